@@ -1,7 +1,8 @@
 """Materialized views: incremental refreshes beside full ones, freshness, and queries.
 
 The view joins sales with customers and products, and sums them up by region, category and day. `python -m
-benchmarks.refreshes FOLDER ROWS ROUNDS READS CHANGE...` measures in one Spark session, and prints seconds as JSON.
+benchmarks.refreshes FOLDER ROWS INSERTS ROUNDS READS CHANGE...` measures in one Spark session, and prints seconds as
+JSON.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ FRESH_US = 5_000
 READ = 1.1
 """Greatest ratio of the times of a query of a fresh view, and of its storage table."""
 _DAYS = 400
+_INSERTS = 10
+"""Number of statements that insert the rows of the smaller table."""
 _QUERY = (
     "SELECT c.region, p.category, s.day, sum(s.amount) AS amount, sum(s.quantity) AS quantity, count(*) AS sales, "
     "avg(s.quantity) AS average FROM sale s JOIN customer c ON s.customer = c.id JOIN product p ON s.product = p.id "
@@ -40,8 +43,9 @@ _QUERY = (
 
 
 def measure(folder: Path, *, sizes: Sequence[int], rounds: int, calls: int, reads: int) -> list[Figure]:
-    """Measure refreshes of a view over a table with the smallest and with the largest of these numbers of rows. One per
-    cent of the smaller table is appended to both, and one per cent of the larger to itself.
+    """Measure refreshes of a view over a table with the smallest and with the largest of these numbers of rows. The
+    data files of both have about the same size, so the larger table has more of them. One per cent of the smaller table
+    is appended to both, and one per cent of the larger to itself.
 
     Args:
         reads: number of queries of the view, and of its storage table, in a turn. The JVM compiles much of their code
@@ -49,7 +53,10 @@ def measure(folder: Path, *, sizes: Sequence[int], rounds: int, calls: int, read
     """
     small, large = min(sizes), max(sizes)
     changes = {small: [small // 100], large: [small // 100, large // 100]}
-    taken = {size: _run(folder / str(size), size, changes[size], rounds, reads) for size in (small, large)}
+    taken = {
+        size: _run(folder / str(size), size, _INSERTS * size // small, changes[size], rounds, reads)
+        for size in (small, large)
+    }
     fresh = _freshness(f"sqlite://{(folder / str(small) / 'catalog.db').absolute()}", calls)
     for size in (small, large):
         shutil.rmtree(folder / str(size))
@@ -68,7 +75,8 @@ def measure(folder: Path, *, sizes: Sequence[int], rounds: int, calls: int, read
         at = f"{what} {small // 100} incremental"
         figures.append(
             growth(
-                f"incremental refresh of {large:,} rows ({what}, {small // 100:,} rows), s",
+                f"incremental refresh of {large:,} rows, {large // small} times the files "
+                f"({what}, {small // 100:,} rows), s",
                 taken[large][at],
                 taken[small][at],
                 f"of {small:,} rows",
@@ -76,6 +84,17 @@ def measure(folder: Path, *, sizes: Sequence[int], rounds: int, calls: int, read
                 digits=2,
             )
         )
+    usual, thin = (taken[large][f"merge {large // 100} {how}"] for how in ("incremental", "merge-on-read"))
+    figures.append(
+        compare(
+            f"refresh of a storage table with merge-on-read, {large:,} rows, 0.1 % changed by MERGE, s",
+            thin,
+            usual,
+            beside="copy-on-write",
+            smaller=True,
+            digits=2,
+        )
+    )
     view, storage = (taken[large][f"read {what}"] for what in ("view", "storage"))
     figures.append(
         growth("query of the fresh view, s", view, storage, "of its storage table", READ, digits=3)
@@ -88,10 +107,12 @@ def _faster(what: str, ours: Sample, other: Sample, beside: str, least: float | 
     return compare(what, ours, other, least=least, beside=beside, smaller=True, digits=2)
 
 
-def _run(folder: Path, rows: int, changes: Sequence[int], rounds: int, reads: int) -> dict[str, Sample]:
+def _run(
+    folder: Path, rows: int, inserts: int, changes: Sequence[int], rounds: int, reads: int
+) -> dict[str, Sample]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    numbers = [str(one) for one in (rows, rounds, reads, *changes)]
+    numbers = [str(one) for one in (rows, inserts, rounds, reads, *changes)]
     command = [sys.executable, "-m", __name__, str(folder), *numbers]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -120,11 +141,18 @@ def _freshness(store: str, calls: int) -> Sample:
 # The program that runs in the separate process.
 
 
-def measured(folder: Path, rows: int, rounds: int, reads: int, *changes: int) -> dict[str, list[float]]:
-    """Build the tables and the view, and measure refreshes and queries, in seconds."""
+def measured(
+    folder: Path, rows: int, inserts: int, rounds: int, reads: int, *changes: int
+) -> dict[str, list[float]]:
+    """Build the tables and the views, and measure refreshes and queries, in seconds.
+
+    Args:
+        inserts: number of statements that insert the rows.
+    """
     spark = _session(folder)
-    _build(spark, rows)
-    spark.sql("REFRESH MATERIALIZED VIEW total").collect()
+    _build(spark, rows, inserts)
+    for view in ("total", "thin"):
+        spark.sql(f"REFRESH MATERIALIZED VIEW {view}").collect()
     taken: dict[str, list[float]] = {}
 
     def timed(name: str, run: Callable[[], Any]) -> Any:
@@ -133,8 +161,8 @@ def measured(folder: Path, rows: int, rounds: int, reads: int, *changes: int) ->
         taken.setdefault(name, []).append(time.perf_counter() - begun)
         return result
 
-    def refresh(name: str, more: str = "") -> None:
-        [row] = timed(name, lambda: spark.sql(f"REFRESH MATERIALIZED VIEW total{more}").collect())
+    def refresh(name: str, more: str = "", view: str = "total") -> None:
+        [row] = timed(name, lambda: spark.sql(f"REFRESH MATERIALIZED VIEW {view}{more}").collect())
         expected = "full" if more else "incremental"
         if row.strategy != expected:
             raise RuntimeError(f"the refresh was {row.strategy}, not {expected}: {row.reason}")
@@ -153,6 +181,7 @@ def measured(folder: Path, rows: int, rounds: int, reads: int, *changes: int) ->
             for what, statement in statements.items():
                 spark.sql(statement)
                 refresh(f"{what} {change} incremental")
+                refresh(f"{what} {change} merge-on-read", view="thin")
                 timed(f"{what} {change} query", query)
                 refresh(f"{what} {change} full", " FULL")
         read = [("view", "total"), ("storage", "total.storage")]
@@ -188,8 +217,9 @@ def _session(folder: Path) -> SparkSession:
     return configure(builder, store=store, warehouse=str(folder / "warehouse")).getOrCreate()
 
 
-def _build(spark: SparkSession, rows: int) -> None:
+def _build(spark: SparkSession, rows: int, inserts: int) -> None:
     modes = ", ".join(f"'write.{what}.mode' = 'merge-on-read'" for what in ("delete", "update", "merge"))
+    each = max(1, rows // inserts)
     statements = (
         "CREATE NAMESPACE polaris.bench",
         "USE polaris.bench",
@@ -199,11 +229,9 @@ def _build(spark: SparkSession, rows: int) -> None:
         "INSERT INTO product SELECT id, concat('category', id % 20) FROM range(1000)",
         "CREATE TABLE sale (id BIGINT, customer BIGINT, product BIGINT, day DATE, amount DECIMAL(12,2), quantity INT) "
         f"TBLPROPERTIES ({modes}, 'write.distribution-mode' = 'none')",
-        *(
-            _insert(start, min(rows // 10, rows - start), rows)
-            for start in range(0, rows, max(1, rows // 10))
-        ),
+        *(_insert(start, min(each, rows - start), rows) for start in range(0, rows, each)),
         "CREATE MATERIALIZED VIEW total TBLPROPERTIES ('refresh-strategy' = 'incremental') AS " + _QUERY,
+        f"CREATE MATERIALIZED VIEW thin TBLPROPERTIES ('refresh-strategy' = 'incremental', {modes}) AS {_QUERY}",
     )
     for statement in statements:
         spark.sql(statement)

@@ -310,6 +310,19 @@ def snapshots_of(record: Json) -> list[int]:
     return list(record.get(_SNAPSHOTS, ()))
 
 
+def refresh_duration_ms(record: Json, committed_ms: int | None) -> int | None:
+    """Return how long a refresh took until its snapshot, in milliseconds; None if its record does not say when it
+    began, or the clocks of the catalog and of the writer do not fit.
+
+    Args:
+        committed_ms: time of the snapshot, in milliseconds since 1970.
+    """
+    begun = record.get(REFRESH_START)
+    if begun is None or committed_ms is None or not 0 <= begun <= committed_ms:
+        return None
+    return int(committed_ms - begun)
+
+
 def shown_columns(table: TableDraft, snapshot_id: int) -> list[str]:
     """Return the names of the columns of a storage table's snapshot that are not hidden."""
     snapshot = table.snapshots.get(snapshot_id) or {}

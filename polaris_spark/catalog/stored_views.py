@@ -7,7 +7,13 @@ from itertools import islice
 
 from polaris_spark.catalog.contents import content_of
 from polaris_spark.catalog.entities import NamespaceName, TableName, require
-from polaris_spark.catalog.materialized_views import current_refresh, is_materialized, storage_name
+from polaris_spark.catalog.materialized_views import (
+    REFRESH,
+    current_refresh,
+    is_materialized,
+    snapshots_of,
+    storage_name,
+)
 from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.metadata.texts import Json
@@ -74,3 +80,14 @@ def last_refresh(state: State, name: TableName) -> Json | None:
     """Return the record of the refresh that made the current rows of a materialized view; None if there is none."""
     table = state.get(require(state, storage_name(name), TABLE).content, Table)
     return current_refresh(TableDraft(table, state, now_ms=0).properties)
+
+
+def refreshed_snapshot(state: State, name: TableName) -> Json:
+    """Return the snapshot of the storage table that the last refresh of a materialized view made; empty if there is
+    none, or if it has expired."""
+    table = state.get(require(state, storage_name(name), TABLE).content, Table)
+    draft = TableDraft(table, state, now_ms=0)
+    record = current_refresh(draft.properties)
+    made = snapshots_of(record)[:1] if record else []
+    found = draft.snapshots.get(made[0]) if made else None
+    return found if found is not None and REFRESH in (found.get("summary") or {}) else {}

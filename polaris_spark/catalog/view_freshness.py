@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from polaris_spark.catalog.entities import TableName, find, require, table_key
@@ -12,9 +12,10 @@ from polaris_spark.catalog.materialized_views import (
     current_refresh,
     storage_name,
 )
+from polaris_spark.catalog.metadata import logs
 from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.rows import Table, View
-from polaris_spark.catalog.metadata.texts import Json
+from polaris_spark.catalog.metadata.texts import Json, decode
 from polaris_spark.catalog.outside_sources import (
     DELTA_LOCATION,
     METASTORE,
@@ -213,44 +214,82 @@ def only_compacted(table: TableState, id: int | None, since: int) -> bool:
     return False
 
 
-class Behind(NamedTuple):
-    """What has changed in the tables of a materialized view since its last refresh."""
+class Changes(NamedTuple):
+    """What has changed in one table."""
 
-    since_ms: int | None
-    """Time of the first change, in milliseconds since 1970; None if it is not known."""
-    snapshots: int
-    rows: int
+    snapshots: int = 0
+    rows: int = 0
     """Number of rows that were added or removed, as in the summaries of the snapshots."""
 
 
-def behind(state: State, record: Json) -> Behind:
-    """Return what has changed in the tables of a materialized view since a refresh, as far as their snapshots show it.
-    Tables outside of the catalog are left out.
+class Behind(NamedTuple):
+    """What has changed since the last refresh of a materialized view."""
+
+    since_ms: int | None
+    """Time of the first change whose time is known, in milliseconds since 1970; None if there is none."""
+    tables: dict[str, Changes]
+    """The changes of each table that has new snapshots, by its full name."""
+
+    @property
+    def snapshots(self) -> int:
+        return sum(one.snapshots for one in self.tables.values())
+
+    @property
+    def rows(self) -> int:
+        return sum(one.rows for one in self.tables.values())
+
+
+def behind(state: State, view: View, record: Json) -> Behind:
+    """Return what has changed since a refresh of a materialized view, as far as snapshots and versions of views show.
+    Sources outside of the catalog are left out.
 
     Args:
-        record: the record of the refresh.
+        record: the record of the refresh; empty if the current version of the view was never refreshed.
     """
     times: list[int] = []
-    snapshots = rows = 0
-    tables = [one for one in record.get(SOURCE_STATES) or () if one.get("type") == "table" and "ref" in one]
-    for source in tables:
+    if record.get("version-id") != view.current_version_id:
+        times.append(_version_time(state, view))
+    tables: dict[str, Changes] = {}
+    for source in record.get(SOURCE_STATES) or ():
         if is_outside(source):
             continue
-        table = table_of(state, source, OutsideSources())
-        if table is None or table.uuid != source["uuid"]:
-            continue
-        id = snapshot_of(table, source["ref"])
-        for _ in range(_COMPACTIONS):
-            snapshot = None if id is None or id == source["snapshot-id"] else table.snapshots.get(id)
-            if snapshot is None:
-                break
-            summary = snapshot.get("summary") or {}
-            if summary.get("operation") != "replace":
-                snapshots += 1
-                rows += count_in(summary, "added-records") + count_in(summary, "deleted-records")
-                times.append(snapshot.get("timestamp-ms", 0))
-            id = snapshot.get("parent-snapshot-id")
-    return Behind(min(times) if times else None, snapshots, rows)
+        if source.get("type") == "view":
+            found = find(state, table_key(TableName(tuple(source["namespace"]), source["name"]), VIEW))
+            below = state.get(found.content, View) if found else None
+            if below and below.uuid == source["uuid"] and below.current_version_id != source["version-id"]:
+                times.append(_version_time(state, below))
+        elif source.get("type") == "table" and "ref" in source:
+            snapshots = list(_added_snapshots(state, source))
+            times += [one.get("timestamp-ms", 0) for one in snapshots]
+            if snapshots:
+                rows = sum(
+                    count_in(one.get("summary") or {}, name)
+                    for one in snapshots
+                    for name in ("added-records", "deleted-records")
+                )
+                tables[_full_name(source)] = Changes(len(snapshots), rows)
+    return Behind(min(times, default=None), tables)
+
+
+def _version_time(state: State, view: View) -> int:
+    """Return when the current version of a view became current, in milliseconds since 1970."""
+    time: int = decode(logs.items(view.version_log, state)[-1])["timestamp-ms"]
+    return time
+
+
+def _added_snapshots(state: State, source: Json) -> Iterator[Json]:
+    """Yield the snapshots of a table since the recorded one, without compactions, the newest first."""
+    table = table_of(state, source, OutsideSources())
+    if table is None or table.uuid != source["uuid"]:
+        return
+    id = snapshot_of(table, source["ref"])
+    for _ in range(_COMPACTIONS):
+        snapshot = None if id is None or id == source["snapshot-id"] else table.snapshots.get(id)
+        if snapshot is None:
+            return
+        if (snapshot.get("summary") or {}).get("operation") != "replace":
+            yield snapshot
+        id = snapshot.get("parent-snapshot-id")
 
 
 def has_same_columns(state: State, query: PinnedQuery) -> bool:

@@ -21,6 +21,7 @@ from polaris_spark.rest.session import connect
 from polaris_spark.store.cache import process_cache
 from tests.cli.catalogs import run
 from tests.maintenance.lakes import Lake, paths
+from tests.maintenance.realm_files import exported, imported
 from tests.rest.materialized import create_materialized_view, refresh_rows
 
 DOCUMENT = "materialized_view_metadata"
@@ -277,9 +278,14 @@ def test_an_imported_view_is_an_ordinary_view(lake: Lake, tmp_path: Path) -> Non
     other.close()
 
 
-def test_a_migrated_realm_has_the_view_and_its_storage_table(lake: Lake, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["migration", "file"])
+def test_a_moved_realm_has_the_view_and_its_storage_table(lake: Lake, tmp_path: Path, by: str) -> None:
     target = f"sqlite://{tmp_path}/target.db"
-    call(lake.session, "migrate_realm", target=target)
+    if by == "migration":
+        call(lake.session, "migrate_realm", target=target)
+    else:
+        exported(lake.store, tmp_path / "lake.realm")
+        imported(target, tmp_path / "lake.realm")
     moved = Lake(target, lake.warehouse)
     require_sound(moved, [0, 1])
     refresh_rows(moved.catalog, "db.v", [2])
@@ -332,3 +338,27 @@ def test_a_view_in_another_namespace_is_found_by_its_new_identifier(lake: Lake) 
     lake.catalog.drop_view("new.w")
     assert not lake.catalog.table_exists("new.w.storage")
     lake.catalog.drop_namespace("new")
+
+
+def test_snapshots_that_expire_on_commit_change_the_view_in_the_same_commit(lake: Lake) -> None:
+    call(lake.session, "alter_materialized_view", view="db.v", set_properties={"time-travel": "true"})
+    refresh_rows(lake.catalog, "db.v", [1])
+    settings = {"polaris.expire-on-commit": "true", "history.expire.max-snapshot-age-ms": "1"}
+    call(lake.session, "alter_materialized_view", view="db.v", set_properties=settings)
+    before, kept = loaded(lake), storage_of(lake)
+    assert len(kept.snapshots()) == 3
+    commits = lake.session.catalog.head().commit.number
+    made = refresh_rows(lake.catalog, "db.v", [1, 2])
+    assert lake.session.catalog.head().commit.number == commits + 1
+    assert loaded(lake)["metadata-location"] != before["metadata-location"]
+    table = storage_of(lake)
+    assert [one.snapshot_id for one in table.snapshots()] == [table.metadata.current_snapshot_id]
+    document = json.loads(table.properties[DOCUMENT])
+    assert [one["refresh-id"] for one in document["refreshes"]] == [made["refresh-id"]]
+    require_sound(lake, [1, 2])
+    # A client that has loaded the view before reads its rows of that time, until `expire` deletes the files.
+    then = json.loads(before["metadata"]["properties"][DOCUMENT])["storage-table-location"]
+    assert stored(StaticTable.from_metadata(then)) == [1]
+    [row] = run_now(lake, "expire", older_than="0 s", retain_last=1)[:1]
+    assert row is not None
+    require_sound(lake, [1, 2])

@@ -39,6 +39,18 @@ QUESTIONS = {
         "earlier milk tea",
 }  # fmt: skip  # a question and its answer
 STATEMENTS = [*WORK, *QUESTIONS]
+OF_MATERIALIZED_VIEWS = {
+    "REFRESH MATERIALIZED VIEW polaris.shop.stored FULL": "it was asked for",
+    "ALTER MATERIALIZED VIEW polaris.shop.stored SET TBLPROPERTIES ('max-staleness' = '1 h')": "",
+    "ALTER MATERIALIZED VIEW polaris.shop.stored UNSET TBLPROPERTIES ('max-staleness')": "",
+    "ALTER MATERIALIZED VIEW polaris.shop.stored RENAME TO polaris.shop.renamed": "",
+    "SHOW MATERIALIZED VIEWS IN polaris.shop": "renamed",
+    "DESCRIBE MATERIALIZED VIEW polaris.shop.renamed": "SELECT id, item FROM polaris.shop.orders",
+    "EXPLAIN REFRESH MATERIALIZED VIEW polaris.shop.renamed": "the rows are fresh",
+    "DROP MATERIALIZED VIEW polaris.shop.renamed": "shop.renamed",
+    "SHOW VIEWS IN polaris.shop": "items",
+}
+"""Further statements, and a text in the answer of each."""
 
 
 @pytest.fixture
@@ -51,10 +63,39 @@ def shop(tmp_path: Path) -> Iterator[Place]:
 
 def test_spark_sql(shop: Place) -> None:
     with started(
-        shop, SPARK_HOME / "bin" / "spark-sql", *shop.arguments, "-e", ";".join(STATEMENTS)
+        shop,
+        SPARK_HOME / "bin" / "spark-sql",
+        *shop.arguments,
+        "-e",
+        ";".join([*STATEMENTS, *OF_MATERIALIZED_VIEWS]),
     ) as program:
         printed = program.finish().splitlines()
     assert [line for line in printed if line in QUESTIONS.values()] == list(QUESTIONS.values())
+    for text in OF_MATERIALIZED_VIEWS.values():
+        assert any(text in line.split("\t") or text == "" for line in printed), text
+
+
+def test_materialized_views_are_read_without_the_extension_for_their_statements(shop: Place) -> None:
+    extension = ",io.polarisspark.PolarisSparkSessionExtensions"
+    arguments = [one.replace(extension, "") for one in shop.arguments]
+    assert arguments != shop.arguments
+    question = "SELECT concat_ws(' ', 'stored', sort_array(collect_list(item))) FROM polaris.shop.stored"
+    refreshes = "SELECT concat_ws(' ', 'refreshes', count(*)) FROM polaris.shop.stored.storage.snapshots"
+    statements = [
+        *WORK[:3],
+        "CALL polaris.system.create_materialized_view(view => 'shop.stored', query => "
+        "'SELECT item FROM polaris.shop.orders')",
+        question,
+        "INSERT INTO polaris.shop.orders VALUES (3, 'milk')",
+        question,
+        question,
+        refreshes,
+    ]
+    with started(shop, SPARK_HOME / "bin" / "spark-sql", *arguments, "-e", ";".join(statements)) as program:
+        printed = program.finish().splitlines()
+    now = "stored coffee milk tea"
+    found = [line for line in printed if line.startswith(("stored ", "refreshes "))]
+    assert found == ["stored coffee tea", now, now, "refreshes 2"]
 
 
 def server(shop: Place, main: str, *arguments: str) -> list[str | Path]:
@@ -81,9 +122,13 @@ def test_spark_connect(shop: Place) -> None:
         orders = remote.read.table("polaris.shop.orders")
         orders.filter("id = 1").writeTo("polaris.shop.copy").create()
         copied = remote.table("polaris.shop.copy").count()
+        more = [remote.sql(statement).collect() for statement in OF_MATERIALIZED_VIEWS]
         remote.stop()
     assert [rows[0][0] for rows in answers[len(WORK) :]] == list(QUESTIONS.values())
     assert copied == 1
+    for found, text in zip(more, OF_MATERIALIZED_VIEWS.values(), strict=True):
+        assert text == "" or text in [cell for row in found for cell in row]
+    assert [row.viewName for row in more[-1]] == ["items"]
 
 
 def test_the_thrift_server(shop: Place) -> None:
@@ -99,11 +144,13 @@ def test_the_thrift_server(shop: Place) -> None:
         program.wait_for("(HiveThriftServer2 started)")
         url = f"jdbc:hive2://127.0.0.1:{port}/"
         options = ("--silent=true", "--outputformat=csv2", "--showHeader=false")
-        beeline = (SPARK_HOME / "bin" / "beeline", "-u", url, *options, "-e", ";".join(STATEMENTS))
-        with started(shop, *beeline) as client:
+        beeline = (SPARK_HOME / "bin" / "beeline", "-u", url, *options, "-e")
+        with started(shop, *beeline, ";".join([*STATEMENTS, *OF_MATERIALIZED_VIEWS])) as client:
             printed = client.finish()
     # The first row stands behind a prompt.
     assert re.findall("|".join(QUESTIONS.values()), printed) == list(QUESTIONS.values())
+    for text in OF_MATERIALIZED_VIEWS.values():
+        assert text in printed
 
 
 def class_path(spark: SparkSession) -> str:

@@ -34,6 +34,7 @@ def test_stored_rows_are_those_of_one_refresh_and_each_refresh_is_done_once() ->
         "InputError",
         "BadRequestError",
         "SparkError",
+        "deleted files",
     }
     assert deaths > 0
     assert deleted > 0

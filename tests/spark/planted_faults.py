@@ -130,4 +130,61 @@ FAULTS = {
         "Plans.<scala.collection.immutable.Seq<Expression>>list(node.projections()).subList(0, 1)) {",
         ("cube", "grouping sets"),
     ),
+    "changed tables: overwrites count as appends": Fault(
+        "TableChanges",
+        "Set.of(DataOperations.APPEND, DataOperations.REPLACE)",
+        "Set.of(DataOperations.APPEND, DataOperations.REPLACE, DataOperations.OVERWRITE, DataOperations.DELETE)",
+        ("projection", "filter"),
+    ),
+    "changed tables: equality deletes are not seen": Fault(
+        "TableChanges",
+        "if (deletes(earlier).equals(deletes(later))) {",
+        "if (deletes(earlier).equals(deletes(later))\n"
+        "        || later.deletes().stream().anyMatch(one -> one.content() == FileContent.EQUALITY_DELETES)) {",
+        ("projection", "sums and counts"),
+    ),
+    "projection: equal rows count once": Fault(
+        "DeltaRules",
+        "return delta(node.child()).select(list(node.projectList()));",
+        "SignedRows rows = delta(node.child()).select(list(node.projectList()));\n"
+        "      return rows.with(new org.apache.spark.sql.catalyst.plans.logical.Distinct(rows.plan()));",
+        ("intervals", "union all"),
+    ),
+    "generator: OUTER is ignored": Fault(
+        "DeltaRules",
+        "if (plan instanceof Generate node) {\n      return linear(node, node.child());",
+        "if (plan instanceof Generate node) {\n      return linear(new Generate(node.generator(), "
+        "node.unrequiredChildIndex(), false, node.qualifier(), node.generatorOutput(), node.child()), node.child());",
+        ("outer generator",),
+    ),
+    "right join: rows without a match are left out": Fault(
+        "DeltaRules",
+        "node.right(), node.left(), LeftOuter$.MODULE$,",
+        "node.right(), node.left(), Inner$.MODULE$,",
+        ("right join",),
+    ),
+    "outer, semi and anti joins: the earlier state of the right side is taken for the later one": Fault(
+        "DeltaRules",
+        "rightBefore = keys.restrict(rightBefore, equal.right);",
+        "rightBefore = right;",
+        ("anti join", "not exists", "not in"),
+    ),
+    "equalities: inequalities count as equalities": Fault(
+        "DeltaRules",
+        "} else if (condition instanceof EqualNullSafe equal) {",
+        "} else if (condition instanceof org.apache.spark.sql.catalyst.expressions.BinaryComparison equal) {",
+        ("left join by inequality",),
+    ),
+    "normal form: correlated scalar subqueries stay": Fault(
+        "NormalForm", "RewriteCorrelatedScalarSubquery$.MODULE$::apply,", "", ("scalar subquery",)
+    ),
+    "normal form: DISTINCT stays": Fault(
+        "NormalForm", "ReplaceDistinctWithAggregate$.MODULE$::apply,", "", ("distinct", "intersect", "union")
+    ),
+    "local join: only the first key is compared": Fault(
+        "LocalJoin",
+        "ours.subList(0, keys)",
+        "ours.subList(0, 1)",
+        ("hidden keys", "cube"),
+    ),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
@@ -32,6 +32,7 @@ _SQL_TYPES = {
     "string": "STRING",
     "date": "DATE",
 }
+EQUALITY_DELETE = "EQUALITY DELETE"
 _NUMBERS = ("int", "long", "decimal", "double")
 
 
@@ -43,8 +44,11 @@ class Table:
     columns: tuple[Column, ...]
     version: int
     mode: str
-    added: int = 0
-    """Number of columns that were added to the table after its creation."""
+    others: list[str] = field(default_factory=list)
+    """Names of the columns that the table has beside `columns`, which the queries do not read."""
+    is_partitioned: bool = False
+    keys: set[str] = field(default_factory=set)
+    """Names of the columns of equality deletes. They cannot be dropped while a snapshot has the deletes."""
 
     def create(self) -> str:
         columns = ", ".join(f"{one.name} {_SQL_TYPES[one.type]}" for one in self.columns)
@@ -277,7 +281,7 @@ class Queries:
         rows = []
         for _ in range(count):
             values = [str(self.random.randint(0, 12)), self._or_null("int")]
-            values += [self._or_null(one.type) for one in table.columns[2:]] + ["NULL"] * table.added
+            values += [self._or_null(one.type) for one in table.columns[2:]] + ["NULL"] * len(table.others)
             rows.append(f"({', '.join(values)})")
         return f"INSERT INTO {table.name} VALUES {', '.join(rows)}"
 
@@ -289,8 +293,10 @@ class Queries:
         return self._value(type)
 
     def change(self, table: Table) -> str:
-        """A statement that changes a table."""
-        column = self.random.choice(table.columns[1:])
+        """Statements that change a table, or `EQUALITY_DELETE`, the names of a table and a column, and a value."""
+        position = self.random.randint(1, len(table.columns) - 1)
+        before, column = table.columns[position - 1 : position + 1]
+        other = self._name("more")
         condition = self._condition(list(table.columns))
         value = self._or_null(column.type)
         full = ", ".join(one.name for one in table.columns)
@@ -309,13 +315,37 @@ class Queries:
                 "CALL polaris.system.rewrite_data_files("
                 f"table => '{table.name}', options => map('rewrite-all', 'true'))"
             ),
-            "schema": f"ALTER TABLE {table.name} ADD COLUMN more{table.added} INT",
             "partition": f"ALTER TABLE {table.name} ADD PARTITION FIELD bucket({self.random.randint(2, 99)}, id)",
+            "add": f"ALTER TABLE {table.name} ADD COLUMN {other} INT",
         }
-        weights = (6, 4, 4, 3, 1, 1, 0.4, 0.4)
+        weights = [6, 4, 4, 3, 1, 1, 0.4, 0.4]
+        if column.name not in table.keys:
+            kinds["again"] = (
+                f"ALTER TABLE {table.name} DROP COLUMN {column.name}; ALTER TABLE {table.name} "
+                f"ADD COLUMN {column.name} {_SQL_TYPES[column.type]} AFTER {before.name}"
+            )
+            weights.append(0.4)
+        if table.others:
+            kinds["drop"] = f"ALTER TABLE {table.name} DROP COLUMN {table.others[-1]}"
+            kinds["rename"] = f"ALTER TABLE {table.name} RENAME COLUMN {table.others[-1]} TO {other}"
+            weights += [0.4, 0.4]
+        if column.type == "int":
+            kinds["type"] = f"ALTER TABLE {table.name} ALTER COLUMN {column.name} TYPE BIGINT"
+            weights.append(0.4)
+        if column.type in ("long", "string") and not table.is_partitioned:
+            literal = repr(
+                self.random.randint(-3, 6) * 10 if column.type == "long" else f"s{self.random.randint(0, 3)}"
+            )
+            kinds["equality"] = f"{EQUALITY_DELETE} {table.name} {column.name} {literal}"
+            weights.append(1.5)
         [kind] = self.random.choices(list(kinds), weights)
-        if kind == "schema":
-            table.added += 1
+        if kind in ("drop", "rename"):
+            table.others.pop()
+        if kind in ("add", "rename"):
+            table.others.append(other)
+        if kind == "equality":
+            table.keys.add(column.name)
+        table.is_partitioned |= kind == "partition"
         return kinds[kind]
 
 

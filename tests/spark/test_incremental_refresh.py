@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -9,8 +10,9 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.spark.iceberg_writer import Writer
 from tests.spark.query_shapes import ROUNDS, SHAPES, TABLES
-from tests.spark.random_queries import Queries
+from tests.spark.random_queries import EQUALITY_DELETE, Queries
 from tests.spark.sql import run
 
 pytestmark = pytest.mark.spark
@@ -63,6 +65,17 @@ def test_queries_of_all_shapes_are_refreshed_incrementally(spark: SparkSession, 
             assert contents(spark, f"SELECT * FROM {view}") == contents(spark, SHAPES[name]), name
 
 
+def change(spark: SparkSession, namespace: str, text: str) -> None:
+    """Make a change of a table, as `Queries.change` returns it."""
+    if not text.startswith(EQUALITY_DELETE):
+        path = namespace.partition(".")[2]
+        run(spark, *text.replace("table => '", f"table => '{path}.").split("; "))
+        return
+    table, column, value = text.removeprefix(EQUALITY_DELETE).split()
+    writer = Writer(spark, f"{namespace}.{table}")
+    writer.row_delta([writer.deletes([{column: ast.literal_eval(value)}])])
+
+
 @pytest.mark.parametrize(
     ("first", "seeds"),
     [(0, 4), pytest.param(1_000, 250, marks=pytest.mark.exhaustive)],
@@ -90,5 +103,5 @@ def test_random_queries_after_random_changes(spark: SparkSession, home: str, fir
                 assert found == expected, (seed, strategy, query, done)
             for _ in range(queries.random.randint(1, 3)):
                 done.append(queries.change(queries.random.choice(tables)))
-                run(spark, done[-1].replace("table => '", f"table => '{namespace.partition('.')[2]}."))
+                change(spark, namespace, done[-1])
     assert strategies["incremental"] > strategies["full"], strategies

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,31 @@ def test_a_refresh_that_cannot_be_incremental_says_why(spark: SparkSession, home
     run(spark, "DROP TABLE t", "CREATE TABLE t AS SELECT 1 AS id, 'r' AS region, 5L AS n")
     assert "was replaced" in reason("mv")
     assert rows(spark, "SELECT * FROM mv") == [("r", 5)]
+
+
+def test_a_refresh_is_full_if_computing_the_change_would_read_nearly_as_much(
+    spark: SparkSession, home: str
+) -> None:
+    run(
+        spark,
+        "CREATE TABLE large AS SELECT pmod(id * 7919, 1000) AS k, id % 5 AS m FROM range(2000000)",
+        "CREATE MATERIALIZED VIEW mv TBLPROPERTIES ('refresh-strategy' = 'incremental') AS"
+        " SELECT t.id, large.m FROM t JOIN large ON t.n = large.k WHERE t.n < 5",
+    )
+    refreshed(spark, "mv")
+    run(spark, "INSERT INTO t VALUES (200, 'r', 3)")
+    strategy, reason, _ = refreshed(spark, "mv")
+    assert (strategy, "it would read" in reason) == ("full", True), reason
+    read, all = (int(one.replace(",", "")) for one in re.findall(r"[\d,]{6,}", reason))
+    assert all / 2 < read <= all
+    run(
+        spark,
+        "ALTER MATERIALIZED VIEW mv SET TBLPROPERTIES ('incremental-limit' = '2')",
+        "INSERT INTO t VALUES (201, 'r', 4)",
+    )
+    assert refreshed(spark, "mv")[0] == "incremental"
+    sums = rows(spark, "SELECT id, count(*) AS c FROM mv WHERE id > 199 GROUP BY id")
+    assert sums == [(200, 2000), (201, 2000)]
 
 
 def test_a_changed_table_in_a_subquery_of_an_expression_makes_the_refresh_full(

@@ -115,7 +115,7 @@ def test_parts_that_need_a_jvm_find_figures_and_name_what_they_leave_out(tmp_pat
 @pytest.mark.programs
 def test_refreshes_of_a_materialized_view_are_measured(tmp_path):
     written = found(tmp_path, "refresh")
-    assert len(written["parts"]["refresh"]) == 8
+    assert len(written["parts"]["refresh"]) == 9
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from polaris_spark.jobs.registry import call
+from tests.rest.client import VIEW_VERSION
 from tests.rest.materialized import SCHEMA, create_materialized_view, refresh
 from tests.rest.materialized import snapshot_commit as snapshot
 from tests.views.catalogs import Catalog, rows
@@ -67,6 +68,51 @@ def test_each_materialized_view_has_a_row_with_its_freshness_at_any_commit(tmp_p
     assert row["storage_table_location"].endswith(".metadata.json")
     assert (row["stale_snapshots"], row["stale_rows"]) == (1, 7)
     assert row["stale_since"] == datetime(2023, 11, 14, 22, 13, 20, 1_000, tzinfo=timezone.utc)
+    assert row["stale_snapshots_by_table"] == {"db.t": 1}
+    assert row["stale_rows_by_table"] == {"db.t": 7}
+    assert (row["last_duration_ms"], row["last_rows_written"]) == (1, None)
+
+
+def milliseconds(time: datetime) -> int:
+    return round(time.timestamp() * 1_000)
+
+
+def test_a_view_is_stale_since_its_query_or_a_view_below_was_replaced(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path / "c.db")
+    catalog.request("POST", "v1/namespaces", {"namespace": ["db"]})
+    catalog.request("POST", "v1/namespaces/db/tables", {"name": "t", "schema": SCHEMA})
+    query = [{"type": "sql", "sql": "SELECT a FROM t", "dialect": "spark"}]
+    version = {**VIEW_VERSION, "default-namespace": ["db"], "representations": query}
+    below = {"name": "low", "schema": SCHEMA, "view-version": version, "properties": {}}
+    low = catalog.request("POST", "v1/namespaces/db/views", below)["metadata"]
+    opened = catalog.session.catalog
+    for name in ("over", "replaced"):
+        create_materialized_view(opened, name, "SELECT a FROM low")
+        uuid = catalog.request("GET", f"v1/namespaces/db/views/{name}")["metadata"]["view-uuid"]
+        source = {
+            "type": "view",
+            "namespace": ["db"],
+            "name": "low",
+            "uuid": low["view-uuid"],
+            "version-id": 1,
+        }
+        made = refresh(uuid, 100, 1, **{"source-states": [source]})
+        catalog.request("POST", f"v1/namespaces/db%1F{name}/tables/storage", made)
+    create_materialized_view(opened, "replaced", "SELECT a + 1 AS a FROM low", replace=True)
+    replaced = catalog.request("GET", "v1/namespaces/db/views/replaced")["metadata"]["version-log"]
+    found = {row["name"]: row["stale_since"] for row in rows("materialized_views", store=catalog.store)}
+    assert found["over"] is None
+    assert milliseconds(found["replaced"]) == replaced[-1]["timestamp-ms"]
+    changed = {"version-id": 2, "timestamp-ms": 1_700_000_005_000, "schema-id": 0, "summary": {"v": "2"}}
+    updates = [
+        {"action": "add-view-version", "view-version": {**version, **changed}},
+        {"action": "set-current-view-version", "view-version-id": -1},
+    ]
+    catalog.request("POST", "v1/namespaces/db/views/low", {"requirements": [], "updates": updates})
+    log = catalog.request("GET", "v1/namespaces/db/views/low")["metadata"]["version-log"]
+    [row] = [row for row in rows("materialized_views", store=catalog.store) if row["name"] == "over"]
+    assert (row["fresh"], row["changed_sources"]) == (False, ["db.low"])
+    assert milliseconds(row["stale_since"]) == log[-1]["timestamp-ms"]
 
 
 def test_each_refresh_has_a_row_while_its_snapshot_exists(tmp_path: Path) -> None:

@@ -43,6 +43,8 @@ TIMESTAMP = TimestampType()
 STRINGS, LONGS = ArrayType(StringType(), containsNull=False), ArrayType(LongType(), containsNull=False)
 STRING_MAP = MapType(StringType(), StringType(), valueContainsNull=False)
 """Spark type of maps from string to string. The values in rows are lists of pairs (see `pairs`)."""
+LONG_MAP = MapType(StringType(), LongType(), valueContainsNull=False)
+"""Spark type of maps from string to number. The values in rows are lists of pairs, too."""
 
 
 class ViewColumn(NamedTuple, Generic[R_contra]):

@@ -17,12 +17,14 @@ from polaris_spark.catalog.materialized_views import (
     allows_stale,
     document_of,
     is_materialized,
+    refresh_duration_ms,
     strategy_of,
 )
 from polaris_spark.catalog.metadata.rows import View
 from polaris_spark.catalog.metadata.texts import Json
 from polaris_spark.catalog.rows import VIEW
-from polaris_spark.catalog.stored_views import last_refresh
+from polaris_spark.catalog.stored_views import last_refresh, refreshed_snapshot
+from polaris_spark.catalog.summaries import number_in
 from polaris_spark.catalog.view_freshness import Behind, Freshness, behind, freshness
 from polaris_spark.commits.state import reading_state
 from polaris_spark.spark.realm_reader import ReadStore
@@ -30,6 +32,7 @@ from polaris_spark.spark.views.columns import (
     BOOLEAN,
     INT,
     LONG,
+    LONG_MAP,
     STRING,
     STRINGS,
     TIMESTAMP,
@@ -40,7 +43,8 @@ from polaris_spark.spark.views.entities import IDENTITY, EntityEntry, EntityView
 from polaris_spark.store.objects import ObjectStore
 
 _BEHIND = "behind"
-NOT_BEHIND = Behind(None, 0, 0)
+_SNAPSHOT = "snapshot"
+NOT_BEHIND = Behind(None, {})
 
 
 class MaterializedViewRow(NamedTuple):
@@ -53,6 +57,8 @@ class MaterializedViewRow(NamedTuple):
     """The record of the refresh that made the current rows; empty if there is none."""
     behind: Behind
     """What has changed since then; nothing if the rows are fresh or no column needs it."""
+    snapshot: Json
+    """The snapshot that the last refresh made; empty if it does not exist any more or no column needs it."""
 
 
 class MaterializedViews(EntityView[MaterializedViewRow]):
@@ -99,8 +105,8 @@ class MaterializedViews(EntityView[MaterializedViewRow]):
         ViewColumn(
             "stale_since",
             TIMESTAMP,
-            "Time of the first snapshot since then; null if the rows are fresh, or if no snapshot made them stale, as "
-            "after the query or the columns of a table were changed",
+            "Time of the first new snapshot or new query of a view since then; null if the rows are fresh, or if no "
+            "time is known, as after a table was dropped or its columns were changed",
             lambda r: micros(r.behind.since_ms),
             _BEHIND,
         ),
@@ -119,6 +125,20 @@ class MaterializedViews(EntityView[MaterializedViewRow]):
             _BEHIND,
         ),
         ViewColumn(
+            "stale_snapshots_by_table",
+            LONG_MAP,
+            "Number of snapshots since then, by the name of the table; tables without any are left out",
+            lambda r: [(name, one.snapshots) for name, one in r.behind.tables.items()],
+            _BEHIND,
+        ),
+        ViewColumn(
+            "stale_rows_by_table",
+            LONG_MAP,
+            "Number of rows that these snapshots added or removed, by the name of the table",
+            lambda r: [(name, one.rows) for name, one in r.behind.tables.items()],
+            _BEHIND,
+        ),
+        ViewColumn(
             "last_strategy",
             STRING,
             "How the last refresh was made: full or incremental",
@@ -132,6 +152,20 @@ class MaterializedViews(EntityView[MaterializedViewRow]):
         ),
         ViewColumn("last_files_read", LONG, "Data files that it read", lambda r: r.refresh.get(FILES_READ)),
         ViewColumn("last_bytes_read", LONG, "Size of these files", lambda r: r.refresh.get(SIZE_READ)),
+        ViewColumn(
+            "last_rows_written",
+            LONG,
+            "Rows that it wrote",
+            lambda r: number_in(r.snapshot.get("summary") or {}, "added-records"),
+            _SNAPSHOT,
+        ),
+        ViewColumn(
+            "last_duration_ms",
+            LONG,
+            "Milliseconds from its begin to its snapshot",
+            lambda r: refresh_duration_ms(r.refresh, r.snapshot.get("timestamp-ms")),
+            _SNAPSHOT,
+        ),
         ViewColumn("refresh_id", LONG, "Id of that refresh", lambda r: r.refresh.get("refresh-id")),
         ViewColumn(
             "version_id", INT, "Version of the view that was computed", lambda r: r.refresh.get("version-id")
@@ -157,8 +191,9 @@ class MaterializedViews(EntityView[MaterializedViewRow]):
             if is_materialized(view):
                 name = TableName(entry.path, entry.name)
                 now, last = freshness(state, name), last_refresh(state, name) or {}
-                since = NOT_BEHIND if now.fresh or _BEHIND not in needs else behind(state, last)
-                yield MaterializedViewRow(entry, view, now, last, since)
+                since = NOT_BEHIND if now.fresh or _BEHIND not in needs else behind(state, view, last)
+                snapshot = refreshed_snapshot(state, name) if _SNAPSHOT in needs else {}
+                yield MaterializedViewRow(entry, view, now, last, since, snapshot)
 
     def of(
         self, store: ObjectStore, entries: Iterator[EntityEntry], needs: frozenset[str]

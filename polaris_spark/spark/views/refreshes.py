@@ -15,6 +15,7 @@ from polaris_spark.catalog.materialized_views import (
     SIZE_READ,
     STORAGE,
     USED_STRATEGY,
+    refresh_duration_ms,
     refresh_of_snapshot,
 )
 from polaris_spark.catalog.rows import TABLE
@@ -82,6 +83,12 @@ class Refreshes(EntityView[RefreshRow]):
             TIMESTAMP,
             "Time of the snapshot",
             lambda r: micros(r.row.snapshot.timestamp_ms),
+        ),
+        ViewColumn(
+            "duration_ms",
+            LONG,
+            "Milliseconds from its begin to its snapshot",
+            lambda r: refresh_duration_ms(r.refresh, r.row.snapshot.timestamp_ms),
         ),
         ViewColumn("strategy", STRING, "full or incremental", lambda r: r.refresh.get(USED_STRATEGY)),
         ViewColumn("reason", STRING, "Why this strategy was used", lambda r: r.refresh.get(REASON)),

@@ -16,6 +16,7 @@ from polaris_spark.maintenance.expiry.run import ExpiryRun, Limits
 from polaris_spark.rest.session import Session
 from tests.rest.client import path, table, view
 from tests.rest.materialized import SCHEMA, create_materialized_view
+from tests.simulation.plan import HOUR
 from tests.simulation.refreshes.lake import NOTHING, Json, Query, Rows
 from tests.simulation.refreshes.requests import Requests, UnavailableError, storage
 from tests.simulation.refreshes.rules import Refresh
@@ -27,6 +28,8 @@ VIEWS = ("v0", "v1", "v2")
 TIME_ZONE = "spark.sql.session.timeZone"
 SESSIONS = ({TIME_ZONE: "UTC"}, {TIME_ZONE: "Asia/Tokyo"})
 """Settings of Spark sessions. Most refreshes have the first."""
+ORPHAN_AGE_MS = 24 * HOUR
+"""The least age of files that `remove_orphans` deletes, unless it is forced."""
 RETENTIONS = ("1 s", "1 min", "1 h", "7 d")
 
 
@@ -62,6 +65,7 @@ class RefreshActor:
             (4, self._change_storage),
             (4, self._misuse_storage),
             (2, self._set_strategy),
+            (2, self._remove_orphans),
         )
 
     def act(self) -> None:
@@ -241,7 +245,7 @@ class RefreshActor:
     # Upkeep
 
     def _expire(self) -> None:
-        """Remove the snapshots of a table, as the procedure `expire` does before it deletes files."""
+        """Remove the snapshots of a table, and delete their files, as the procedure `expire` does."""
         rng, catalog = self._rng, self._session.catalog
         name = rng.choice((*TABLES, *(f"{one}.storage" for one in VIEWS)))
         call = Call(self._session)
@@ -257,4 +261,12 @@ class RefreshActor:
             keep_records_ms=0,
         )
         chosen = select(catalog.head(), catalog.name, table=f"db.{name}", namespace=None)
+        table = self._observer.newest.tables.get(("db", *name.split(".")))
+        before = {one["manifest-list"] for one in table.snapshots.values()} if table else set[str]()
         run._remove(run._decide(chosen))
+        self._process.clock.check()
+        self._observer.delete_files(0.0, before)
+
+    def _remove_orphans(self) -> None:
+        """Delete files that no table or view needs, unless they are so new that a commit may still bring them."""
+        self._observer.delete_files(ORPHAN_AGE_MS)

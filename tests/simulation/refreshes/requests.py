@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from contextlib import nullcontext
 from random import Random
 from types import SimpleNamespace
 from typing import Any, Literal, cast
@@ -65,6 +66,7 @@ def session_of(
     files = cast("Any", SimulatedFiles(process.world, process.clock, process.rng))
     catalog = Catalog(process.references, row, context, files)
     access = AccessControl(catalog.references, monotonic=lambda: 0.0)  # looked up once, whatever the time
+    access._reading = cast("Any", nullcontext())  # a real lock would block all simulated threads
     return Session(properties, cast("Any", connection), catalog, "me", access=access)
 
 
@@ -134,6 +136,7 @@ class Requests:
             "summary": {"operation": operation, "total-records": str(sum(rows.values())), **(summary or {})},
             "schema-id": before["current-schema-id"],
         }
+        self.observer.files[snapshot["manifest-list"]] = b""
         if parent != -1:
             snapshot["parent-snapshot-id"] = parent
         return self.commit(

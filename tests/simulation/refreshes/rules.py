@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -73,11 +73,26 @@ class Moment(NamedTuple):
     """The materialized views whose rows are fresh."""
 
 
+class TimedFiles(dict[str, bytes]):
+    """Files by location, with the time at which each was written."""
+
+    def __init__(self, now_ms: Callable[[], float]) -> None:
+        super().__init__()
+        self._now_ms = now_ms
+        self.times: dict[str, float] = {}
+
+    def __setitem__(self, location: str, content: bytes) -> None:
+        super().__setitem__(location, content)
+        self.times[location] = self._now_ms()
+
+
 class CatalogObserver(Observer):
     """Checks each commit of a catalog against a model that is made from the log and the metadata documents."""
 
     def __init__(self, tick: Callable[[], int]) -> None:
         super().__init__(tick)
+        self.files: TimedFiles = TimedFiles(lambda: self.now_ms())
+        self.deleted_files = 0
         self.branch = ""
         """Beginning of the row names of the catalog's branches."""
         self.rows_of: dict[int, Rows] = {}
@@ -137,7 +152,12 @@ class CatalogObserver(Observer):
         if contents != replayed:
             self.blame(f"{name}: the log gives {replayed}, the index has {contents}")
             return
-        for problem in (*self._pairs(lake), *self._changes(before, lake), *self._stored(lake)):
+        for problem in (
+            *self._pairs(lake),
+            *self._changes(before, lake),
+            *self._stored(lake),
+            *self._absent(lake),
+        ):
             self.blame(f"{name}: {problem}")
         fresh = frozenset(view for view in lake.views if self._is_fresh(lake, view))
         for view in lake.views:
@@ -343,6 +363,35 @@ class CatalogObserver(Observer):
                 continue
             if rows != self.rows_of.get(storage.current, NOTHING):
                 yield f"{name} stores other rows than those of its refresh record"
+
+    def _absent(self, lake: Lake) -> Iterator[str]:
+        """No file of a snapshot is deleted."""
+        for name, table in lake.tables.items():
+            for id, snapshot in table.snapshots.items():
+                if snapshot["manifest-list"] not in self.files:
+                    yield f"the manifest list of snapshot {id} of {name} is deleted"
+
+    def needed_files(self) -> frozenset[str]:
+        """Return the files of the newest commit: manifest lists of all snapshots, and metadata files."""
+        lake = self.newest
+        lists = [
+            snapshot["manifest-list"] for one in lake.tables.values() for snapshot in one.snapshots.values()
+        ]
+        return frozenset((*lists, *(one.location for one in (*lake.tables.values(), *lake.views.values()))))
+
+    def delete_files(self, older_than_ms: float, among: Container[str] | None = None) -> None:
+        """Delete files that the newest commit does not need.
+
+        Args:
+            older_than_ms: the least age of the files.
+            among: the files that may be deleted; None for all.
+        """
+        needed, last = self.needed_files(), self.now_ms() - older_than_ms
+        for location in sorted(self.files):
+            is_asked = among is None or location in among
+            if is_asked and location not in needed and self.files.times[location] <= last:
+                del self.files[location]
+                self.deleted_files += 1
 
     def _is_fresh(self, lake: Lake, name: Table) -> bool:
         """Whether the recorded states of all sources are the present states."""

@@ -102,8 +102,18 @@ class Refreshes:
                 blame("is not fresh after its refresh")
             if actor.refresh(name) != "none":
                 blame("was refreshed twice")
+        process.clock.sleep_ms(_DAY)
+        actor._remove_orphans()
+        if left := {one for one in observer.files if one.endswith(".avro")} - observer.needed_files():
+            observer.blame(f"at the end, files are left that nothing needs: {sorted(left)}")
+        requests.change("POST", "v1/namespaces", {"namespace": ["last"]})  # checks the files
         sweep_everything(world, process)
         process.ids.release()
+
+    @property
+    def deleted_files(self) -> int:
+        """Number of files that expiry and the removal of orphans have deleted."""
+        return self._observer.deleted_files
 
     def judge(self, world: World) -> None:
         judge_refreshes(self._observer, self.refreshes)
@@ -128,4 +138,6 @@ def simulate_refreshes(seed: int, *, traced: bool = False, **changes: object) ->
     told: dict[str, int] = {}
     for one in scenario.refreshes:
         told[one.outcome or "died"] = told.get(one.outcome or "died", 0) + 1
+    if scenario.deleted_files:
+        told["deleted files"] = scenario.deleted_files
     return verdict._replace(requests=told)

@@ -97,8 +97,11 @@ class SimulatedSpark:
         """Return the rows of a snapshot."""
         if id == -1:
             return NOTHING
-        if all(one["snapshot-id"] != id for one in metadata["snapshots"]):
+        found = [one for one in metadata["snapshots"] if one["snapshot-id"] == id]
+        if not found:
             raise SparkError(f"Cannot find snapshot with ID {id}")
+        if found[0]["manifest-list"] not in self.requests.observer.files:
+            raise SparkError(f"File does not exist: {found[0]['manifest-list']}")
         return self.requests.observer.rows_of[id]
 
     def loaded(self, where: str) -> Json:
