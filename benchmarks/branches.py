@@ -7,6 +7,7 @@ JSON.
 from __future__ import annotations
 
 import json
+import math
 import random
 import statistics
 import sys
@@ -65,6 +66,16 @@ def _merges(size: int, taken: Sequence[dict[str, float]]) -> list[Figure]:
             "beside the same commits without merges",
             1.25,
         ),
+        *(
+            limited(
+                f"property commit {meanwhile} merges {where}, {label}, us",
+                _sample(taken, f"{name}_{label.split()[0]}_us"),
+                math.inf,
+                "us",
+            )
+            for label in ("99th percentile", "maximum")
+            for meanwhile, name in (("without", "without"), ("beside", "beside"))
+        ),
     ]
 
 
@@ -113,8 +124,17 @@ def merges(store: str, size: int, changes: int) -> dict[str, float]:
         )
     return {f"{what}_ms": statistics.median(taken) for what, taken in times.items()} | {
         "create_rows": max(rows),
-        "without_us": without,
-        "beside_us": beside,
+        **_spread("without", without),
+        **_spread("beside", beside),
+    }
+
+
+def _spread(what: str, times: list[float]) -> dict[str, float]:
+    """Return the median, the 99th percentile and the maximum of times in microseconds."""
+    return {
+        f"{what}_us": statistics.median(times),
+        f"{what}_99th_us": statistics.quantiles(times, n=100, method="inclusive")[98],
+        f"{what}_maximum_us": max(times),
     }
 
 
@@ -133,9 +153,9 @@ def _change_often(store: str, size: int, changes: int, *, merges: bool) -> None:
                     call(main, "merge", source=name, strategy="theirs")
 
 
-def _writing(store: str, size: int, other: Callable[[], None]) -> float:
-    """Return the median time of a commit on main to one table, in microseconds, while `other` runs."""
-    ended, times = threading.Event(), []
+def _writing(store: str, size: int, other: Callable[[], None]) -> list[float]:
+    """Return the times of commits on main to one table, in microseconds, while `other` runs."""
+    ended, times = threading.Event(), list[float]()
 
     def until_ended() -> None:
         other()
@@ -150,7 +170,7 @@ def _writing(store: str, size: int, other: Callable[[], None]) -> float:
             commit(session, path)
             times.append((time.perf_counter_ns() - begun) / 1_000)
         work.join()
-    return statistics.median(times)
+    return times
 
 
 def beside(store: str, size: int, branches: int) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -61,6 +62,18 @@ def test_views_over_flights_are_refreshed_incrementally(tmp_path: Path) -> None:
         tmp_path, sys.executable, str(ROOT / "examples" / "flights.py"), "flights", "1", "flights.svg"
     )
     assert "incremental" in printed
+
+
+def test_flights_are_published_when_all_checks_hold(tmp_path: Path) -> None:
+    printed = run(tmp_path, sys.executable, str(ROOT / "examples" / "write_audit_publish.py"), "flights")
+    shown = dict(line.split(": ", 1) for line in printed.splitlines() if ": {" in line)
+    loaded = ast.literal_eval(shown["On the branch load"])
+    assert loaded["flights"] > 0
+    nothing = dict.fromkeys(loaded, 0)
+    assert ast.literal_eval(shown["On main, before"]) == nothing
+    assert ast.literal_eval(shown["On main, after the merge that was refused"]) == nothing
+    published = ast.literal_eval(shown["On main, after all checks held"])
+    assert published == {**loaded, "airlines": loaded["airlines"] + 1}
 
 
 def test_spark_sql_by_configuration_alone(tmp_path: Path) -> None:

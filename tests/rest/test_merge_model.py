@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -35,6 +35,13 @@ class Content(NamedTuple):
 
 State = dict[int, Content]
 """The tables of a state by identity."""
+
+
+Tables = dict[str, tuple[tuple[tuple[str, str], ...], frozenset[int]]]
+"""The properties and snapshots of each table of a branch in the catalog, by name."""
+
+Row = tuple[Any, ...]
+"""A row of the result of a procedure."""
 
 
 class Node(NamedTuple):
@@ -166,7 +173,7 @@ class Lake:
         for client in self.clients.values():
             client.session.close()
 
-    def state(self, branch: str) -> dict[str, tuple[tuple[tuple[str, str], ...], frozenset[int]]]:
+    def state(self, branch: str) -> Tables:
         """Return the properties and snapshots of each table by name."""
         client = self.open(branch)
         found = {}
@@ -190,7 +197,13 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
     lake.close()
 
 
-def expected(state: State) -> dict[str, tuple[tuple[tuple[str, str], ...], frozenset[int]]]:
+def stored_snapshots(client: Client) -> dict[str, set[int]]:
+    """Return the ids of the snapshots that each table of a branch stores, by the UUID of the table."""
+    found = [client.load(name)["metadata"] for name in client.names("db")]
+    return {one["table-uuid"]: {each["snapshot-id"] for each in one.get("snapshots", ())} for one in found}
+
+
+def expected(state: State) -> Tables:
     return {one.name: (one.properties, frozenset(one.snapshots)) for one in state.values()}
 
 
@@ -273,12 +286,21 @@ def merge(lake: Lake, model: Model, branch: str, source: str, strategy: str = "f
             results.append(model.merged(branch, source, base.state, strategy))
         except ConflictError:
             results.append(None)
+    session, before = lake.open(branch).session, lake.state(branch)
+    start, stored = session.catalog.head().head.number, stored_snapshots(lake.open(branch))
+    foreseen = call(session, "merge", source=source, strategy=strategy, dry_run=True)
+    assert lake.state(branch) == before
     try:
-        rows = call(lake.open(branch).session, "merge", source=source, strategy=strategy)
+        rows = call(session, "merge", source=source, strategy=strategy)
     except MergeConflictError:
         assert None in results, results
+        assert "conflict" in {action for _, _, action, _ in foreseen}
         return "conflict"
+    assert rows == foreseen
     found = lake.state(branch)
+    after = stored_snapshots(lake.open(branch))
+    lost = any(ids - after[table] for table, ids in stored.items() if table in after)
+    check_difference(lake, branch, start, before, found, rows, lost=lost)
     allowed = [one for one in results if one is not None and expected(one) == found]
     assert allowed, (results, found)
     assert call(lake.open(branch).session, "merge", source=source) == []  # idempotent
@@ -289,10 +311,89 @@ def merge(lake: Lake, model: Model, branch: str, source: str, strategy: str = "f
     return "merged" if len(bases) == 1 else "criss-cross"
 
 
+def check_difference(
+    lake: Lake,
+    branch: str,
+    start: int,
+    before: Tables,
+    after: Tables,
+    rows: list[Row],
+    *,
+    lost: bool,
+) -> None:
+    """Check that `diff` and the merge agree about what a merge changed, and that a revert of the merge restores what
+    was before it.
+
+    Args:
+        start: number of the last commit before the merge.
+        before: the tables before the merge.
+        after: the tables after it.
+        rows: the result of the merge.
+        lost: whether a table lost snapshots by the merge. The content that a merge takes from the other side may have
+            copies of them in their place. Jobs may delete the files of the originals then, so a revert conflicts.
+    """
+    client = lake.open(branch)
+    end = client.session.catalog.head().head.number
+    assert call(client.session, "diff", from_state=f"{branch}#{end}", to_state=f"{branch}#{end}") == []
+    changed = call(client.session, "diff", from_state=f"{branch}#{start}", to_state=f"{branch}#{end}")
+    tables = [row[1:4] for row in changed if row[0] == "table"]
+    named = {name.removeprefix("db.") for name, _, _ in tables}
+    earlier = {old.removeprefix("db.") for _, _, old in tables if old}
+    different = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    assert different <= named | earlier
+    assert named <= {name.removeprefix("db.") for kind, name, *_ in rows if kind == "table"}
+    if end == start:
+        return
+    call(client.session, "create_branch", name="reverted")
+    reverted = lake.open("reverted")
+    if lost:
+        with pytest.raises(MergeConflictError, match="no longer exists"):
+            call(reverted.session, "revert", commit=str(end))
+        assert lake.state("reverted") == after
+    else:
+        call(reverted.session, "revert", commit=str(end))
+        assert lake.state("reverted") == before
+    lake.clients.pop("reverted").session.close()
+    call(client.session, "drop_branch", name="reverted")
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_random_histories_are_those_of_the_model(lake: Lake, seed: int) -> None:
     outcomes = run(seed, lake)
     assert outcomes["merged"] + outcomes["ours"] + outcomes["theirs"] > 3, outcomes
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_merge_gives_the_same_as_cherry_picks_of_all_commits(lake: Lake, seed: int) -> None:
+    rng, model, names = random.Random(seed), Model(), count()
+    main = lake.open("main")
+    main.namespace("db")
+    model.commit("main", {})
+    for _ in range(TABLES):
+        change(rng, lake, model, "main", names)
+    for name in ("source", "picked"):
+        call(main.session, "create_branch", name=name)
+        model.fork(name, "main")
+    source = lake.open("source").session.catalog
+    first = source.head().head.number
+    for _ in range(12):
+        change(rng, lake, model, rng.choice(["main", "source", "source"]), names)
+    last = source.head().head.number
+    # The changes of `main` are also those of `picked`, so that both sides have changed before the merge and the picks.
+    call(lake.open("picked").session, "merge", source="main")
+    assert lake.state("picked") == lake.state("main")
+    if merge(lake, model, "main", "source") == "conflict":
+        with pytest.raises(MergeConflictError):
+            pick(lake, first, last)
+        return
+    pick(lake, first, last)
+    assert lake.state("picked") == lake.state("main")
+
+
+def pick(lake: Lake, first: int, last: int) -> None:
+    """Make the changes of the commits of `source` after number `first` until `last` one by one in `picked`."""
+    for number in range(first + 1, last + 1):
+        call(lake.open("picked").session, "cherry_pick", commit=f"source#{number}")
 
 
 @pytest.mark.long

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -11,6 +12,7 @@ from pyiceberg.catalog import load_catalog
 
 import polaris_spark
 from polaris_spark.jobs.registry import call
+from polaris_spark.pyiceberg import PolarisCatalog
 from tests.rest.client import Answer, Client, table, table_request, tables, view, view_request
 from tests.server.servers import Server
 
@@ -221,3 +223,23 @@ def test_pyiceberg_works_on_a_branch_by_configuration_alone(catalog: Client, tmp
             change.set_properties({"my.name": "t@dev"})
         assert dev.load_table("db.t").properties["my.name"] == "t@dev"
     assert "my.by" not in catalog.load("t")["metadata"]["properties"]
+
+
+def test_pyiceberg_reads_a_tag_or_commit_by_configuration_alone(catalog: Client, tmp_path: Path) -> None:
+    store, warehouse = f"sqlite://{tmp_path / 'store.db'}", str(tmp_path / "warehouse")
+    number = catalog.session.catalog.head().head.number
+    call(catalog.session, "create_tag", name="release")
+    catalog.set("t", **{"my.branch": "later"})
+    catalog.create("u")
+    with Server(store, "--insecure") as server, contextlib.ExitStack() as opened:
+        for state in ("release", str(number)):
+            served = load_catalog("rest", type="rest", uri=server.uri, warehouse=f"polaris@{state}")
+            embedded = opened.enter_context(
+                PolarisCatalog("polaris", **{"store": store, "warehouse": warehouse, "as-of": state})
+            )
+            for then in (served, embedded):
+                assert then.load_table("db.t").properties["my.branch"] == "main"
+                assert then.list_tables("db") == [("db", "t")]
+                with pytest.raises(Exception, match="cannot be changed"):
+                    then.create_namespace("other")
+    assert catalog.ok("GET", "v1/namespaces")["namespaces"] == [["db"]]

@@ -36,6 +36,8 @@ def test_tables_stand_as_they_stood_at_a_commit(
     assert rows(spark, f"SELECT id FROM {namespace}.kept") == [(1,), (2,)]
     listed = {row[1] for row in rows(spark, f"SHOW TABLES IN {then}.{space}")}
     assert listed == {"kept", "dropped"}
+    # The view names the table with its catalog, so it reads the present.
+    assert rows(spark, f"SELECT more FROM {then}.{space}.v") == [(2,), (3,)]
     for statement in (
         f"INSERT INTO {then}.{space}.kept VALUES (3)",
         f"DROP TABLE {then}.{space}.kept",
