@@ -385,6 +385,26 @@ def test_administrators_are_changed_only_by_administrators(world: World, ann: Us
     assert ann.call("reset_credentials", name="bob")[0] == 200
 
 
+def test_who_may_manage_access_is_changed_only_by_such_principals(world: World, ann: User) -> None:
+    world.grant(["PRINCIPAL_RESET_CREDENTIALS", "PRINCIPAL_FULL_METADATA"])
+    root = world.root
+    for name, arguments in (
+        ("create_principal", {"name": "bob"}),
+        ("create_role", {"name": "managers"}),
+        ("assign_role", {"role": "managers", "holder": "bob"}),
+        ("grant", {"privileges": "SERVICE_MANAGE_ACCESS", "role": "managers", "on": "realm"}),
+    ):
+        assert root.call(name, **arguments)[0] == 200, name
+    for name, arguments in (
+        ("reset_credentials", {}),
+        ("alter_principal", {"state": "revoked"}),
+        ("drop_principal", {}),
+    ):
+        assert ann.call(name, name="bob", **arguments)[0] == 403, name
+    assert root.call("alter_principal", name="bob", state="revoked")[0] == 200
+    assert ann.call("alter_principal", name="bob", state="active")[0] == 403
+
+
 def test_a_principal_that_must_rotate_can_do_only_that(world: World) -> None:
     world.grant(["CATALOG_MANAGE_CONTENT"])
     call(world.root.session, "create_principal", name="eve", must_rotate=True)
