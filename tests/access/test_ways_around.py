@@ -188,6 +188,16 @@ def test_branches_tags_and_earlier_states_need_the_same_grants(world: World, ann
         assert ann.status("GET", f"{T}/u", polaris_state=state) == 404
 
 
+def test_a_session_that_shows_another_branch_needs_grants_there(world: World, ann: User) -> None:
+    call(world.root.session, "create_branch", name="dev")
+    world.grant(["TABLE_READ_DATA"], world.branch("main"))
+    assert ann.status("GET", f"{T}/t") == 200
+    shown = world.open(world.credentials, as_of="dev")
+    assert shown.status("GET", f"{T}/t") == 404
+    world.grant(["TABLE_READ_DATA"], world.branch("dev"))
+    assert shown.status("GET", f"{T}/t") == 200
+
+
 def test_a_revoked_grant_does_not_hold_in_cached_answers(world: World, ann: User) -> None:
     table = world.entity("db", "t", kind=TABLE)
     world.grant(["TABLE_READ_DATA"], table)
