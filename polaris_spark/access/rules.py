@@ -181,6 +181,10 @@ class Rules:
                         found[below] = None
         return list(found)
 
+    def may_ever(self, principal: Principal, privilege: str, securable: bytes) -> bool:
+        """Whether any role of a principal holds a privilege on a securable, also while the principal is not active."""
+        return any(privilege in self._held_by(id).get(securable, ()) for id in self._active(principal, None))
+
     def _held_by(self, role: int) -> Held:
         found = self._held.get(role)
         if found is None:

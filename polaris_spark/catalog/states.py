@@ -81,9 +81,11 @@ def catalog_as_of(catalog: Catalog, text: str) -> Catalog:
         if tag is not None:
             return tag
         try:
-            return catalog.at(branch_of(catalog, text), text)
+            head = branch_of(catalog, text)
         except NotFoundError:
             raise error from None
+        # Grants and owners are those of this branch.
+        return catalog.on_branch(text).at(head, text)
 
 
 def _tagged(catalog: Catalog, name: str) -> Catalog | None:

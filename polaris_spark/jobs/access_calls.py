@@ -346,13 +346,10 @@ def _protect_administrators(call: Call, name: str) -> None:
     """Refuse a change of an administrator by others than administrators, who could otherwise take its place.
 
     Raises:
-        ForbiddenError: the principal has the role `service_admin`, and the caller may not manage access of the realm.
+        ForbiddenError: a role of the principal may manage access of the realm, and the caller may not.
     """
-    from polaris_spark.access.rows import SERVICE_ADMIN, PrincipalRole
-
     permissions = permissions_of(call)
-    roles = permissions.rules.roles_of(_principal(permissions, name).entity_id)
-    if any(isinstance(role, PrincipalRole) and role.name == SERVICE_ADMIN for role in roles):
+    if permissions.rules.may_ever(_principal(permissions, name), "SERVICE_MANAGE_ACCESS", securables.REALM):
         permissions.require_base("SERVICE_MANAGE_ACCESS", (securables.REALM,), "the realm")
 
 

@@ -188,6 +188,16 @@ def test_branches_tags_and_earlier_states_need_the_same_grants(world: World, ann
         assert ann.status("GET", f"{T}/u", polaris_state=state) == 404
 
 
+def test_a_session_that_shows_another_branch_needs_grants_there(world: World, ann: User) -> None:
+    call(world.root.session, "create_branch", name="dev")
+    world.grant(["TABLE_READ_DATA"], world.branch("main"))
+    assert ann.status("GET", f"{T}/t") == 200
+    shown = world.open(world.credentials, as_of="dev")
+    assert shown.status("GET", f"{T}/t") == 404
+    world.grant(["TABLE_READ_DATA"], world.branch("dev"))
+    assert shown.status("GET", f"{T}/t") == 200
+
+
 def test_a_revoked_grant_does_not_hold_in_cached_answers(world: World, ann: User) -> None:
     table = world.entity("db", "t", kind=TABLE)
     world.grant(["TABLE_READ_DATA"], table)
@@ -383,6 +393,26 @@ def test_administrators_are_changed_only_by_administrators(world: World, ann: Us
         assert ann.call(name, name="root", **arguments)[0] == 403, name
     assert ann.call("create_principal", name="bob")[0] == 200
     assert ann.call("reset_credentials", name="bob")[0] == 200
+
+
+def test_who_may_manage_access_is_changed_only_by_such_principals(world: World, ann: User) -> None:
+    world.grant(["PRINCIPAL_RESET_CREDENTIALS", "PRINCIPAL_FULL_METADATA"])
+    root = world.root
+    for name, arguments in (
+        ("create_principal", {"name": "bob"}),
+        ("create_role", {"name": "managers"}),
+        ("assign_role", {"role": "managers", "holder": "bob"}),
+        ("grant", {"privileges": "SERVICE_MANAGE_ACCESS", "role": "managers", "on": "realm"}),
+    ):
+        assert root.call(name, **arguments)[0] == 200, name
+    for name, arguments in (
+        ("reset_credentials", {}),
+        ("alter_principal", {"state": "revoked"}),
+        ("drop_principal", {}),
+    ):
+        assert ann.call(name, name="bob", **arguments)[0] == 403, name
+    assert root.call("alter_principal", name="bob", state="revoked")[0] == 200
+    assert ann.call("alter_principal", name="bob", state="active")[0] == 403
 
 
 def test_a_principal_that_must_rotate_can_do_only_that(world: World) -> None:
