@@ -13,6 +13,7 @@ GONE, a new realm can have its name.
 from __future__ import annotations
 
 import enum
+import threading
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -20,6 +21,7 @@ import msgspec
 
 from polaris_spark.backends.base import Backend
 from polaris_spark.clock import Clock
+from polaris_spark.commits.retry import retried
 from polaris_spark.errors import InputError, RealmMovedError, RealmStateError
 from polaris_spark.ids import IdGenerator
 from polaris_spark.names import problem_of
@@ -297,6 +299,64 @@ class Realms:
             created_ms=self._clock.now_ms(),
             properties=dict(properties or {}),
         )
+
+
+SERVING_MS: Final = 2_000
+"""Maximum age of what a process knows about the state of a realm that it has open, in milliseconds."""
+
+
+class ServingRealm:
+    """A realm that this process has open, and whether the realm still serves. Thread-safe."""
+
+    def __init__(self, realms: Realms, clock: Clock, name: str, instance: str) -> None:
+        """
+        Args:
+            name: name of the realm, which was ACTIVE when it was opened.
+            instance: instance id of the realm.
+        """
+        self._realms = realms
+        self._clock = clock
+        self._name = name
+        self._instance = instance
+        self._read_at = clock.elapsed_ms()
+        self._record: RealmRecord | None = None
+        self._serves = True
+        self._guard = threading.Lock()
+
+    def require(self) -> None:
+        """Refuse a request if the realm does not serve. This reads the record of the realm if it was not read within
+        the last `SERVING_MS`, or if the realm did not serve. So a realm that serves again is accepted at once.
+
+        Raises:
+            RealmMovedError: the realm was moved to another store.
+            RealmStateError: the realm is not ACTIVE, or it was purged.
+            TryAgainError: the record cannot be read, because the database fails.
+        """
+        if self._is_old():
+            with self._guard:
+                if self._is_old():
+                    self._record = retried(self._clock, lambda: self._realms.find(self._name))
+                    self._serves = (
+                        self._record is not None
+                        and self._record.instance == self._instance
+                        and self._record.state is RealmState.ACTIVE
+                    )
+                    self._read_at = self._clock.elapsed_ms()
+        if not self._serves:
+            raise self._error()
+
+    def _is_old(self) -> bool:
+        return not self._serves or self._clock.elapsed_ms() - self._read_at >= SERVING_MS
+
+    def _error(self) -> RealmStateError:
+        record = self._record
+        if record is None:
+            return RealmStateError(f"realm {self._name!r} was purged")
+        if record.instance != self._instance:
+            return RealmStateError(
+                f"realm {self._name!r} was purged, and a new realm has its name: open the new realm"
+            )
+        return _not_serving(record)
 
 
 def check_realm_name(name: str) -> None:
