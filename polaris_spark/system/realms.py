@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import msgspec
@@ -25,6 +25,7 @@ from polaris_spark.commits.retry import retried
 from polaris_spark.errors import InputError, RealmMovedError, RealmStateError
 from polaris_spark.ids import IdGenerator
 from polaris_spark.names import problem_of
+from polaris_spark.secret_options import is_secret
 from polaris_spark.store.references import Versioned
 from polaris_spark.system.stores import STORE_FORMAT, refuse_newer_format, system_references
 
@@ -35,6 +36,8 @@ MOVED_TO: Final = "moved-to"
 """Property of a realm that was moved to another store: the URI of that store."""
 
 _PREFIX: Final = "realm/"
+_RESERVED: Final = ("moved-", "moving-", "imported-", "importing-")
+"""Prefixes of the properties of realms that imports and migrations set."""
 
 
 class RealmState(enum.Enum):
@@ -233,6 +236,66 @@ class Realms:
                 )
             if self._replace(found, _in(record, state)):
                 return _in(record, state)
+
+    def reactivate(self, name: str) -> RealmRecord:
+        """Make an INACTIVE realm ACTIVE, and return its record.
+
+        Raises:
+            RealmStateError: the realm does not exist, its creation or import is unfinished, or it was purged.
+            RealmMovedError: the realm was moved to another store.
+        """
+        record = self.find(name)
+        if record is None:
+            raise RealmStateError(f"there is no realm {name!r}")
+        if record.state is RealmState.LOADING:
+            raise RealmStateError(
+                f"realm {name!r} is LOADING: a migration or an import is writing rows to it; finish or "
+                "abort the migration, or import the file again, which continues"
+            )
+        if record.state in (RealmState.CREATED, RealmState.INITIALIZING):
+            raise RealmStateError(
+                f"realm {name!r} is {record.state.value}: create it again, which finishes its creation"
+            )
+        return self.move(name, RealmState.ACTIVE, instance=record.instance)
+
+    def set_properties(
+        self, name: str, updates: Mapping[str, str], removals: Collection[str] = ()
+    ) -> RealmRecord:
+        """Set and remove properties of a realm's record, and return the record.
+
+        Args:
+            updates: values by name.
+            removals: names of properties to remove. A property that the realm does not have is ignored.
+        Raises:
+            InputError: a property is both set and removed, is a secret, or is one that imports and migrations set.
+            RealmStateError: the realm does not exist, or is being purged.
+        """
+        for one in (*updates, *removals):
+            if not one or one.startswith(_RESERVED):
+                raise InputError(
+                    f"the property {one!r} of a realm cannot be changed: imports and migrations set the properties "
+                    f"that begin with {', '.join(_RESERVED)}"
+                )
+            if one in updates and one in removals:
+                raise InputError(f"the property {one!r} is both set and removed")
+        secrets = [one for one, text in updates.items() if is_secret(one, text)]
+        if secrets:
+            raise InputError(
+                f"the property {secrets[0]!r} looks like a secret, which a realm must not contain"
+            )
+
+        def change(record: RealmRecord) -> Mapping[str, str]:
+            if record.state in (RealmState.PURGING, RealmState.PURGED):
+                raise RealmStateError(
+                    f"realm {name!r} is {record.state.value}; its properties cannot be changed"
+                )
+            kept = {one: text for one, text in record.properties.items() if one not in removals}
+            return {**kept, **updates}
+
+        record = self.find(name)
+        if record is None:
+            raise RealmStateError(f"there is no realm {name!r}")
+        return self.describe(name, change, instance=record.instance)
 
     def describe(
         self, name: str, change: Callable[[RealmRecord], Mapping[str, str]], *, instance: str

@@ -118,7 +118,7 @@ from polaris_spark.cli import main
 main()
 """
     done = subprocess.run(
-        [sys.executable, "-c", program, "realms", "--help"], capture_output=True, text=True, check=False
+        [sys.executable, "-c", program, "realm", "--help"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr == "polaris-spark: interrupted; run it again\n"

@@ -200,10 +200,10 @@ def test_health_tells_that_the_realm_was_deactivated(tmp_path: Path) -> None:
     store = f"sqlite://{tmp_path / 's.db'}"
     with Server(store, *options(tmp_path / "w")) as server:
         assert _healthz(server) == (200, "")
-        assert CliRunner().invoke(app, ["realms", store, "--deactivate", "default"]).exit_code == 0
+        assert CliRunner().invoke(app, ["realm", "deactivate", store, "default"]).exit_code == 0
         told = (503, "the realm was deactivated or purged")
         wait_until(lambda: _healthz(server) == told, "health tells of it", every_s=0.05)
-        assert CliRunner().invoke(app, ["realms", store, "--activate", "default"]).exit_code == 0
+        assert CliRunner().invoke(app, ["realm", "reactivate", store, "default"]).exit_code == 0
         wait_until(lambda: _healthz(server) == (200, ""), "health recovers", every_s=0.05)
 
 
