@@ -13,6 +13,7 @@ GONE, a new realm can have its name.
 from __future__ import annotations
 
 import enum
+import math
 import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
@@ -381,9 +382,8 @@ class ServingRealm:
         self._clock = clock
         self._name = name
         self._instance = instance
-        self._read_at = clock.elapsed_ms()
-        self._record: RealmRecord | None = None
-        self._serves = True
+        self._elapsed_ms = clock.elapsed_ms
+        self._until = clock.elapsed_ms() + SERVING_MS
         self._guard = threading.Lock()
 
     def require(self) -> None:
@@ -395,31 +395,28 @@ class ServingRealm:
             RealmStateError: the realm is not ACTIVE, or it was purged.
             TryAgainError: the record cannot be read, because the database fails.
         """
-        if self._is_old():
-            with self._guard:
-                if self._is_old():
-                    self._record = retried(self._clock, lambda: self._realms.find(self._name))
-                    self._serves = (
-                        self._record is not None
-                        and self._record.instance == self._instance
-                        and self._record.state is RealmState.ACTIVE
-                    )
-                    self._read_at = self._clock.elapsed_ms()
-        if not self._serves:
-            raise self._error()
+        if self._elapsed_ms() < self._until:
+            return
+        with self._guard:
+            now = self._elapsed_ms()  # before the read, so that nothing older than SERVING_MS is ever used
+            if now < self._until:
+                return
+            record = retried(self._clock, lambda: self._realms.find(self._name))
+            refusal = self._refusal(record)
+            if refusal is not None:
+                self._until = -math.inf
+                raise refusal
+            self._until = now + SERVING_MS
 
-    def _is_old(self) -> bool:
-        return not self._serves or self._clock.elapsed_ms() - self._read_at >= SERVING_MS
-
-    def _error(self) -> RealmStateError:
-        record = self._record
+    def _refusal(self, record: RealmRecord | None) -> RealmStateError | None:
+        """Return the error of requests, given the record that has the realm's name; None if the realm serves."""
         if record is None:
             return RealmStateError(f"realm {self._name!r} was purged")
         if record.instance != self._instance:
             return RealmStateError(
                 f"realm {self._name!r} was purged, and a new realm has its name: open the new realm"
             )
-        return _not_serving(record)
+        return None if record.state is RealmState.ACTIVE else _not_serving(record)
 
 
 def check_realm_name(name: str) -> None:
