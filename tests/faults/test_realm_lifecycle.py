@@ -152,7 +152,7 @@ def _scanned(backend: Backend, table: Any, instance: str) -> list[Any]:
     return [row for split in splits for batch in backend.scan(split) for row in batch.to_pylist()]
 
 
-EVERY_STEP = ("memory", "sqlite")
+EVERY_STEP = ("memory", "sqlite", "rocksdb", "file")
 """Databases on which each transition dies before each of its operations. On the others, a few are tried."""
 
 
@@ -214,6 +214,7 @@ def test_the_lifecycle_of_a_realm_agrees_with_a_model_though_every_step_dies(
         model = wanted
         if complete == set(ACTIONS):
             break
+    assert set(crashes) == set(ACTIONS)
     if scheme in EVERY_STEP:
         assert complete == set(ACTIONS), (crashes, complete)
     if anchor is not None:
