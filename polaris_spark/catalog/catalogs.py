@@ -35,10 +35,13 @@ from polaris_spark.errors import (
     CorruptionError,
     ForbiddenError,
     NotFoundError,
+    RealmStateError,
     ReferenceGoneError,
 )
 from polaris_spark.index import Entry
 from polaris_spark.index.keys import children, entry_key
+from polaris_spark.system.connections import StoreConnection
+from polaris_spark.system.realms import RealmRecord, RealmState
 from polaris_spark.system.registry import References
 
 _changes = count(1)
@@ -60,6 +63,25 @@ def initialize(references: References, operation: Operation) -> None:
     processes may do this at the same time."""
     references.initialize()
     ensure_reference(references, CATALOGS, operation)
+
+
+def create_realm(connection: StoreConnection, name: str, operation: Operation) -> RealmRecord:
+    """Create a realm without catalogs, and return its record. If an earlier creation was interrupted, finish it. If
+    several processes do this at once, all get the same realm.
+
+    Args:
+        name: name of the realm.
+        operation: the principal for the log; it has no id.
+    Raises:
+        InputError: the name cannot be used.
+        RealmStateError: the realm exists.
+    """
+    found = connection.realms.find(name)
+    if found is not None and found.state not in (RealmState.CREATED, RealmState.INITIALIZING):
+        raise RealmStateError(f"realm {name!r} already exists and is {found.state.value}")
+    return connection.realm(
+        name, create=True, initialize=lambda references: initialize(references, operation)
+    )
 
 
 def ensure_reference(references: References, name: str, operation: Operation) -> None:

@@ -126,13 +126,9 @@ COMMANDS = {
         "polaris_spark.cli.access:app",
         "Manage principals, roles and grants of a realm with access control.",
     ),
-    "realms": Entry(
-        "polaris_spark.cli.realms:realms",
-        "List the realms (tenants) of a store; with an option, activate, deactivate, purge or upgrade a realm first.",
-    ),
     "realm": Entry(
         "polaris_spark.cli.realm:app",
-        "Export a realm to one file, and import such a file into any database.",
+        "Manage the realms (tenants) of a store: create, list, deactivate, purge, export, import, migrate.",
     ),
     "maintain": Entry(
         "polaris_spark.cli.maintain:app",

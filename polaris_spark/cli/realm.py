@@ -1,29 +1,250 @@
-"""`polaris-spark realm`: export a realm to one file, and import such a file into any database."""
+"""`polaris-spark realm`: the realms (tenants) of a store."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from polaris_spark import __version__
+from polaris_spark.cli.maintain import command_of
 from polaris_spark.cli.options import AsJSON, Password, Realm, Store, with_store
-from polaris_spark.cli.output import plain, print_json, screen
+from polaris_spark.cli.output import grid, plain, print_json, screen, utc
 from polaris_spark.cli.progress import steps
-from polaris_spark.errors import InputError, NoStoreError
+from polaris_spark.clock import iso_text
+from polaris_spark.errors import InputError, NoStoreError, RealmStateError
+from polaris_spark.jobs import migrate_realm
 
 if TYPE_CHECKING:
     from polaris_spark.system.connections import StoreConnection
+    from polaris_spark.system.realms import RealmRecord, Realms
 
 app = typer.Typer(
     name="realm",
-    help="Export a realm to one file, and import such a file into any database.",
+    help="Manage the realms (tenants) of a store: create, list, deactivate, purge, export, import, migrate.",
     no_args_is_help=True,
     add_completion=False,
 )
+
+
+Name = Annotated[str | None, typer.Argument(metavar="REALM", help="Name of the realm.", show_default=False)]
+
+
+@app.command("list")
+def list_realms(store: Store, password: Password = None, as_json: AsJSON = False) -> None:
+    """List the realms of a store."""
+    with _connected(store, password, create=False) as connection:
+        listed = connection.realms.all()
+    if as_json:
+        print_json([_facts(record) for record in listed])
+        return
+    table = grid(None, "realm", "state", "instance", "created")
+    for record in listed:
+        table.add_row(plain(record.name), record.state.value, record.instance, utc(record.created_ms))
+    screen().print(table)
+
+
+@app.command("create")
+def create(
+    store: Store,
+    realm: Name = None,
+    create: Annotated[
+        bool, typer.Option("--create", help="Create a store if the database contains none.")
+    ] = False,
+    password: Password = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Create a realm without catalogs. After an interruption, run this again."""
+    from polaris_spark.catalog.catalogs import create_realm
+    from polaris_spark.commits.change import Operation
+    from polaris_spark.rest.session import os_user
+
+    store, name = with_store(store, realm, "REALM")
+    with _connected(store, password, create=create) as connection:
+        record = create_realm(connection, name, Operation(b"", os_user()))
+    _show(record, as_json=as_json)
+
+
+@app.command("describe")
+def describe(store: Store, realm: Name = None, password: Password = None, as_json: AsJSON = False) -> None:
+    """Show the state and the properties of a realm."""
+
+    def found(realms: Realms, name: str) -> RealmRecord:
+        record = realms.find(name)
+        if record is None:
+            raise RealmStateError(f"there is no realm {name!r} in this store")
+        return record
+
+    _change(store, realm, found, password, as_json=as_json)
+
+
+@app.command("set")
+def set_properties(
+    store: Store,
+    realm: Name = None,
+    set: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Set a property; repeatable.", show_default=False),
+    ] = None,
+    unset: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Remove a property; repeatable.", show_default=False),
+    ] = None,
+    password: Password = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Set and remove properties of a realm's record, such as its owner. They have no effect."""
+    from polaris_spark.cli.stores import named_texts
+
+    updates = named_texts(set or ())
+    if not updates and not unset:
+        raise InputError("give at least one --set NAME=VALUE or --unset NAME")
+    _change(
+        store,
+        realm,
+        lambda realms, name: realms.set_properties(name, updates, unset or ()),
+        password,
+        as_json=as_json,
+    )
+
+
+@app.command("deactivate")
+def deactivate(store: Store, realm: Name = None, password: Password = None, as_json: AsJSON = False) -> None:
+    """Deactivate a realm, so that it can no longer be opened. Open sessions and servers refuse requests within 2 s."""
+    from polaris_spark.system.realms import RealmState
+
+    _change(
+        store,
+        realm,
+        lambda realms, name: realms.move(name, RealmState.INACTIVE),
+        password,
+        as_json=as_json,
+    )
+
+
+@app.command("reactivate")
+def reactivate(store: Store, realm: Name = None, password: Password = None, as_json: AsJSON = False) -> None:
+    """Make a deactivated realm active again. Sessions and servers that are still open serve again."""
+    _change(store, realm, lambda realms, name: realms.reactivate(name), password, as_json=as_json)
+
+
+@app.command("upgrade")
+def upgrade(store: Store, realm: Name = None, password: Password = None, as_json: AsJSON = False) -> None:
+    """Allow formats in a realm that earlier releases cannot read. Use it only after every process has this release.
+    Earlier releases must not use an upgraded realm, nor any realm that this release creates: their answers would lack
+    the refs and properties that are stored in an index."""
+    from polaris_spark.objects import known_types
+
+    _change(store, realm, lambda realms, name: realms.upgrade(name, known_types()), password, as_json=as_json)
+
+
+@app.command("purge")
+def purge(
+    store: Store,
+    realm: Name = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Purge without confirmation; required without a terminal.")
+    ] = False,
+    password: Password = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Delete all rows of a realm, which must be deactivated. Table files are not deleted."""
+    from polaris_spark.maintenance.realm_purge import Purge
+    from polaris_spark.system.tasks import Tasks
+
+    store, name = with_store(store, realm, "REALM")
+    with _connected(store, password, create=False) as connection:
+        if not yes:
+            _require_inactive(connection.realms, name)
+            _confirm(store, name)
+        with Tasks(connection.backend, connection.clock).running("purge_realm", "store"):
+            purged = Purge(connection.backend, connection.clock).realm(name)
+    counted = None if purged.objects < 0 else purged.objects
+    if as_json:
+        print_json(
+            {
+                "name": name,
+                "instance": purged.instance,
+                "references": purged.references,
+                "objects": counted,
+            }
+        )
+        return
+    objects = "all objects" if counted is None else f"{counted:,} objects"
+    screen().print(f"realm {plain(name)} was purged: {purged.references:,} references and {objects}")
+
+
+def _confirm(store: str, name: str) -> None:
+    """Ask the user to confirm the purge of a realm.
+
+    Raises:
+        InputError: standard input or standard error is not a terminal, or the answer is no.
+    """
+    what = f"all rows of realm {plain(name)!r} in {store}"
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise InputError(f"purge deletes {what} permanently; add --yes to confirm")
+    if not typer.confirm(f"Delete {what} permanently?", err=True):
+        raise InputError(f"realm {name!r} was not purged, because the purge was not confirmed")
+
+
+def _require_inactive(realms: Realms, name: str) -> None:
+    """Refuse the purge of a realm that does not exist or is ACTIVE. This is checked before the user is asked to
+    confirm.
+
+    Raises:
+        RealmStateError: the realm does not exist, or is ACTIVE.
+    """
+    from polaris_spark.system.realms import RealmState
+
+    record = realms.find(name)
+    if record is None:
+        raise RealmStateError(f"there is no realm {name!r} in this store")
+    if record.state is RealmState.ACTIVE:
+        raise RealmStateError(
+            f"realm {name!r} is ACTIVE: deactivate it first (realm deactivate), so that no process opens it"
+        )
+
+
+def _change(
+    store: str,
+    realm: str | None,
+    change: Callable[[Realms, str], RealmRecord],
+    password: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Read or change the record of a realm, and print it."""
+    store, name = with_store(store, realm, "REALM")
+    with _connected(store, password, create=False) as connection:
+        record = change(connection.realms, name)
+    _show(record, as_json=as_json)
+
+
+def _show(record: RealmRecord, *, as_json: bool) -> None:
+    if as_json:
+        print_json(_facts(record))
+        return
+    table = grid(None, "property", "value")
+    table.add_row("realm", plain(record.name))
+    for name in ("state", "instance", "created"):
+        table.add_row(name, str(_facts(record)[name]))
+    for name, text in sorted(record.properties.items()):
+        table.add_row(plain(name), plain(text))
+    screen().print(table)
+
+
+def _facts(record: RealmRecord) -> dict[str, Any]:
+    return {
+        "name": record.name,
+        "state": record.state.value,
+        "instance": record.instance,
+        "created": iso_text(record.created_ms),
+        "properties": record.properties,
+    }
 
 
 @app.command("export")
@@ -110,9 +331,14 @@ def import_realm(
         return
     screen().print(
         f"realm {plain(record.name)} is {record.state.value}, with {trailer.references:,} references and "
-        f"{trailer.objects:,} objects from {plain(name)}",
+        f"{trailer.objects:,} objects from {plain(name)}. Its tables have the same files as those of realm "
+        f"{plain(checked.header.realm)} from which the file was exported: if that realm is still in use, delete files "
+        "in only one of the two.",
         soft_wrap=True,
     )
+
+
+app.command("migrate")(command_of(migrate_realm.PROCEDURE, "migrate"))
 
 
 @contextmanager

@@ -33,6 +33,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[Row]:
     from polaris_spark.spark.options import refuse_memory
 
     session = call.session
+    call.may_end_realm = True
     properties = session.properties
     source = SourceRealm(session.connection.realms, properties.realm, session.catalog.references)
     target = _target(arguments, aborting=arguments.get("abort", False))

@@ -77,6 +77,8 @@ class Call:
         """The opened catalog."""
         self.held: HeldTask | None = None
         """The task lease that a running maintenance job holds; None for other calls."""
+        self.may_end_realm = False
+        """Whether the procedure itself can end the service of the realm, and then has more to do."""
         self.over_http = over_http
         """Whether the arguments come from an HTTP client, which may access only the served realm."""
         self.answers_spark = answers_spark
@@ -148,13 +150,17 @@ class Call:
         self._cancelled.set()
 
     def check(self) -> None:
-        """Raise an error if the call was cancelled. Long procedures call this method between steps.
+        """Raise an error if the call was cancelled, or the realm no longer serves. Long procedures call this method
+        between steps.
 
         Raises:
+            RealmStateError: the realm was deactivated, moved or purged.
             TryAgainError: the call was cancelled, because its caller no longer waits for it.
         """
         if self._cancelled.is_set():
             raise TryAgainError("the call was cancelled; steps that are already completed are not undone")
+        if not self.may_end_realm:
+            self.session.serving.require()
 
     def progress(self, doing: str, done: int = 0, total: int = 0) -> None:
         """Report the progress of the call, and call `check`. Long procedures call this method often.
@@ -305,6 +311,7 @@ class Procedure:
             TypeError: the procedure has a bug: a row does not match the columns.
         """
         given = self.checked_arguments(arguments)
+        call.session.serving.require()
         self.check_values(call, given)
         if not self.only_reads:
             call.session.catalog.require_present()

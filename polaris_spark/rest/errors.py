@@ -20,8 +20,6 @@ from polaris_spark.errors import (
     InputError,
     OutcomeUnknownError,
     PolarisError,
-    RealmMovedError,
-    RealmStateError,
     ReferenceGoneError,
     RequestError,
     StateError,
@@ -38,8 +36,6 @@ RETRY_AFTER_SECONDS = "1"
 
 _STATUS: list[tuple[type[PolarisError], int, str]] = [
     (InputError, 400, "BadRequestException"),
-    (RealmMovedError, 400, "BadRequestException"),
-    (RealmStateError, 404, "NotFoundException"),
     (ReferenceGoneError, 404, "NotFoundException"),
     (HistoryReplacedError, 409, "HistoryReplacedException"),
     (StateError, 400, "BadRequestException"),

@@ -19,6 +19,7 @@ from polaris_spark.rest.errors import response_of
 from polaris_spark.rest.messages import decode
 from polaris_spark.rest.request import NotModified, Request, Response
 from polaris_spark.rest.router import EXTENSION, Router
+from polaris_spark.system.realms import ServingRealm
 
 STATE_HEADER = "polaris-state"
 """Header of a request that says which state of the catalog it means (`catalog.states`), in lower case."""
@@ -29,6 +30,8 @@ class Derivable(Protocol):
 
     access: AccessControl
     """Access control of the realm."""
+    serving: ServingRealm
+    """Whether the realm still serves."""
 
     def derive(self, *, catalog: Catalog, roles: frozenset[str] | None) -> Derivable:
         """Return a session with another form of the catalog, for a caller with these roles."""
@@ -74,6 +77,8 @@ def handle(
         _refuse_no_text(*query, *query.values(), *headers, *headers.values(), method, path, body or "")
         lower = {name.lower(): value for name, value in headers.items()}
         match = router.find(method, path)
+        if session is not None:
+            session.serving.require()
         rules = None if session is None else session.access.rules()
         require_role(caller, match.route.least, path, has_rules=rules is not None)
         subject = (

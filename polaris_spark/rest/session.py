@@ -136,6 +136,8 @@ class Session:
         self.is_verified = is_verified
         self.connection = connection
         self.catalog = catalog
+        self.serving = connection.serving(properties.realm, catalog.references.store.realm)
+        """Whether the realm still serves. The handler and jobs ask it."""
         self.principal = principal
         self.router = router
         """The routes that requests can use."""
@@ -204,7 +206,12 @@ class Session:
         return answer
 
     def _stamp(self) -> object:
-        """Return an object that is another one if the session's principal may have other permissions than before."""
+        """Return an object that is another one if the session's principal may have other permissions than before.
+
+        Raises:
+            RealmStateError: the realm no longer serves.
+        """
+        self.serving.require()
         rules = self.access.rules()
         if rules is None:
             return None
@@ -272,10 +279,12 @@ class Session:
             MergeConflictError: at the end of the block, others have changed what the transaction changed or read.
             OutcomeUnknownError: at the end of the block, the outcome of the commit is still unknown.
         """
+        self.serving.require()
         transactions, operation = self.resource(Transactions), self.operation()
         begun = transactions.begin(self.catalog, isolation_of(isolation))
         try:
             yield TransactionSession(self, begun)
+            self.serving.require()
             try:
                 transactions.commit(begun, operation)
             except OutcomeUnknownError:
@@ -296,6 +305,7 @@ class Session:
     def catalog_properties(self) -> dict[str, str]:
         """Return the properties that are now stored with the catalog. They apply to all sessions."""
         self._require_open()
+        self.serving.require()
         self.require("CATALOG_READ_PROPERTIES")
         row = current_row(self.catalog.references, self.catalog.row)
         return dict((row or self.catalog.row).properties)
@@ -304,6 +314,7 @@ class Session:
     def catalogs(self) -> RealmCatalogs:
         """The catalogs of the realm, which this session's principal can create, rename, drop and restore."""
         self._require_open()
+        self.serving.require()
         operation, rules = self.operation(), None
         if self.access.is_on:
             self.require_verified()
@@ -325,6 +336,7 @@ class Session:
             NewerFormatError: a newer release wrote the catalog's row.
         """
         self._require_open()
+        self.serving.require()
         self.catalog.require_present()
         self.require("CATALOG_WRITE_PROPERTIES")
         catalog, operation = self.catalog, self.operation()

@@ -244,6 +244,7 @@ class Protocol:
 
     def _handled(self, arguments: Arguments, *, gzipped: bool) -> Response | PendingResponse:
         try:
+            self.catalogs.session.serving.require()  # before rows of the realm are read
             session, query = self._session(arguments)
         except Exception as error:
             return as_http(response_of(error), gzipped=gzipped)

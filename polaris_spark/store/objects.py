@@ -252,7 +252,7 @@ class ObjectStore:
             raise NewerFormatError(
                 f"this release writes revision {revision} of objects of type {name!r}, but realm {self.realm} "
                 f"allows only revision {allowed}: install this release for every process, run 'polaris-spark "
-                "realms STORE --upgrade REALM', and restart the processes"
+                "realm upgrade STORE REALM', and restart the processes"
             )
         if newest <= allowed:  # no value of this type can be refused
             self._allowed.add(type(value))

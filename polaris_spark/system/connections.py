@@ -25,7 +25,7 @@ from polaris_spark.objects import known_types
 from polaris_spark.store.cache import process_cache
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.leases import NodeLeases
-from polaris_spark.system.realms import RealmRecord, Realms
+from polaris_spark.system.realms import RealmRecord, Realms, ServingRealm
 from polaris_spark.system.registry import References
 from polaris_spark.system.stores import check_store, open_checked, open_store
 
@@ -61,6 +61,13 @@ class StoreConnection:
                 self._shared[key] = make()
             found: S = self._shared[key]
             return found
+
+    def serving(self, name: str, instance: str) -> ServingRealm:
+        """Return the object that knows whether a realm, which was opened, still serves. All sessions of this process
+        with the realm share it."""
+        return self.shared(
+            (ServingRealm, name, instance), lambda: ServingRealm(self.realms, self.clock, name, instance)
+        )
 
     def realm(self, name: str, *, create: bool, initialize: Callable[[References], None]) -> RealmRecord:
         """Return the realm of that name, which must be ACTIVE.

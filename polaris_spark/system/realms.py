@@ -13,16 +13,20 @@ GONE, a new realm can have its name.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+import math
+import threading
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import msgspec
 
 from polaris_spark.backends.base import Backend
 from polaris_spark.clock import Clock
+from polaris_spark.commits.retry import retried
 from polaris_spark.errors import InputError, RealmMovedError, RealmStateError
 from polaris_spark.ids import IdGenerator
 from polaris_spark.names import problem_of
+from polaris_spark.secret_options import is_secret
 from polaris_spark.store.references import Versioned
 from polaris_spark.system.stores import STORE_FORMAT, refuse_newer_format, system_references
 
@@ -33,6 +37,8 @@ MOVED_TO: Final = "moved-to"
 """Property of a realm that was moved to another store: the URI of that store."""
 
 _PREFIX: Final = "realm/"
+_RESERVED: Final = ("moved-", "moving-", "imported-", "importing-")
+"""Prefixes of the properties of realms that imports and migrations set."""
 
 
 class RealmState(enum.Enum):
@@ -232,6 +238,66 @@ class Realms:
             if self._replace(found, _in(record, state)):
                 return _in(record, state)
 
+    def reactivate(self, name: str) -> RealmRecord:
+        """Make an INACTIVE realm ACTIVE, and return its record.
+
+        Raises:
+            RealmStateError: the realm does not exist, its creation or import is unfinished, or it was purged.
+            RealmMovedError: the realm was moved to another store.
+        """
+        record = self.find(name)
+        if record is None:
+            raise RealmStateError(f"there is no realm {name!r}")
+        if record.state is RealmState.LOADING:
+            raise RealmStateError(
+                f"realm {name!r} is LOADING: a migration or an import is writing rows to it; finish or "
+                "abort the migration, or import the file again, which continues"
+            )
+        if record.state in (RealmState.CREATED, RealmState.INITIALIZING):
+            raise RealmStateError(
+                f"realm {name!r} is {record.state.value}: create it again, which finishes its creation"
+            )
+        return self.move(name, RealmState.ACTIVE, instance=record.instance)
+
+    def set_properties(
+        self, name: str, updates: Mapping[str, str], removals: Collection[str] = ()
+    ) -> RealmRecord:
+        """Set and remove properties of a realm's record, and return the record.
+
+        Args:
+            updates: values by name.
+            removals: names of properties to remove. A property that the realm does not have is ignored.
+        Raises:
+            InputError: a property is both set and removed, is a secret, or is one that imports and migrations set.
+            RealmStateError: the realm does not exist, or is being purged.
+        """
+        for one in (*updates, *removals):
+            if not one or one.startswith(_RESERVED):
+                raise InputError(
+                    f"the property {one!r} of a realm cannot be changed: imports and migrations set the properties "
+                    f"that begin with {', '.join(_RESERVED)}"
+                )
+            if one in updates and one in removals:
+                raise InputError(f"the property {one!r} is both set and removed")
+        secrets = [one for one, text in updates.items() if is_secret(one, text)]
+        if secrets:
+            raise InputError(
+                f"the property {secrets[0]!r} looks like a secret, which a realm must not contain"
+            )
+
+        def change(record: RealmRecord) -> Mapping[str, str]:
+            if record.state in (RealmState.PURGING, RealmState.PURGED):
+                raise RealmStateError(
+                    f"realm {name!r} is {record.state.value}; its properties cannot be changed"
+                )
+            kept = {one: text for one, text in record.properties.items() if one not in removals}
+            return {**kept, **updates}
+
+        record = self.find(name)
+        if record is None:
+            raise RealmStateError(f"there is no realm {name!r}")
+        return self.describe(name, change, instance=record.instance)
+
     def describe(
         self, name: str, change: Callable[[RealmRecord], Mapping[str, str]], *, instance: str
     ) -> RealmRecord:
@@ -297,6 +363,60 @@ class Realms:
             created_ms=self._clock.now_ms(),
             properties=dict(properties or {}),
         )
+
+
+SERVING_MS: Final = 2_000
+"""Maximum age of what a process knows about the state of a realm that it has open, in milliseconds."""
+
+
+class ServingRealm:
+    """A realm that this process has open, and whether the realm still serves. Thread-safe."""
+
+    def __init__(self, realms: Realms, clock: Clock, name: str, instance: str) -> None:
+        """
+        Args:
+            name: name of the realm, which was ACTIVE when it was opened.
+            instance: instance id of the realm.
+        """
+        self._realms = realms
+        self._clock = clock
+        self._name = name
+        self._instance = instance
+        self._elapsed_ms = clock.elapsed_ms
+        self._until = clock.elapsed_ms() + SERVING_MS
+        self._guard = threading.Lock()
+
+    def require(self) -> None:
+        """Refuse a request if the realm does not serve. This reads the record of the realm if it was not read within
+        the last `SERVING_MS`, or if the realm did not serve. So a realm that serves again is accepted at once.
+
+        Raises:
+            RealmMovedError: the realm was moved to another store.
+            RealmStateError: the realm is not ACTIVE, or it was purged.
+            TryAgainError: the record cannot be read, because the database fails.
+        """
+        if self._elapsed_ms() < self._until:
+            return
+        with self._guard:
+            now = self._elapsed_ms()  # before the read, so that nothing older than SERVING_MS is ever used
+            if now < self._until:
+                return
+            record = retried(self._clock, lambda: self._realms.find(self._name))
+            refusal = self._refusal(record)
+            if refusal is not None:
+                self._until = -math.inf
+                raise refusal
+            self._until = now + SERVING_MS
+
+    def _refusal(self, record: RealmRecord | None) -> RealmStateError | None:
+        """Return the error of requests, given the record that has the realm's name; None if the realm serves."""
+        if record is None:
+            return RealmStateError(f"realm {self._name!r} was purged")
+        if record.instance != self._instance:
+            return RealmStateError(
+                f"realm {self._name!r} was purged, and a new realm has its name: open the new realm"
+            )
+        return None if record.state is RealmState.ACTIVE else _not_serving(record)
 
 
 def check_realm_name(name: str) -> None:

@@ -219,7 +219,7 @@ def test_jobs_without_work_say_so_in_the_same_words(tmp_path: Path) -> None:
 def test_json_has_dashes_in_names_everywhere(tmp_path: Path) -> None:
     store = make_catalog(tmp_path)
     listings = (
-        ("info",), ("log",), ("tables",), ("heads",), ("recover",), ("realms",), ("export",),
+        ("info",), ("log",), ("tables",), ("heads",), ("recover",), ("realm", "list"), ("export",),
         ("maintain", "compact-index"), ("maintain", "sweep"),
     )  # fmt: skip  # a list of words
     for words in listings:

@@ -54,7 +54,7 @@ def test_an_export_and_an_import_report_their_counts(store: str, other: str, tmp
     again = run("realm", "import", other, path, "--realm", "second")
     assert again.code == 0
     assert "realm second is ACTIVE, with 3 references" in again.out
-    assert [(one["name"], one["state"]) for one in run("realms", other, "--json").json] == [
+    assert [(one["name"], one["state"]) for one in run("realm", "list", other, "--json").json] == [
         ("default", "ACTIVE"),
         ("second", "ACTIVE"),
     ]
@@ -123,4 +123,4 @@ def test_a_realm_that_is_neither_active_nor_inactive_is_not_exported(
     said = refused("export", store, str(tmp_path / "r.realm"), "--realm", "other")
     assert f"realm 'other' is {state.value}; only a realm that is ACTIVE or INACTIVE can be exported" in said
     if state is RealmState.LOADING:
-        assert "import the file again" in run("realms", store, "--activate", "other").err
+        assert "import the file again" in run("realm", "reactivate", store, "other").err

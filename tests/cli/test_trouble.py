@@ -101,7 +101,7 @@ def test_a_process_ends_with_code_2_and_no_traceback(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("when", ["polaris_spark.cli.app", "polaris_spark.cli.realms"])
+@pytest.mark.parametrize("when", ["polaris_spark.cli.app", "polaris_spark.cli.realm"])
 def test_a_process_that_is_interrupted_while_it_starts_says_so_in_one_line(when: str) -> None:
     program = f"""
 import os, signal, sys
@@ -118,7 +118,7 @@ from polaris_spark.cli import main
 main()
 """
     done = subprocess.run(
-        [sys.executable, "-c", program, "realms", "--help"], capture_output=True, text=True, check=False
+        [sys.executable, "-c", program, "realm", "--help"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr == "polaris-spark: interrupted; run it again\n"

@@ -33,7 +33,7 @@ def test_fsck_reports_damaged_rows_even_if_the_store_cannot_be_opened(tmp_path: 
     store = make_catalog(tmp_path)
     uri = StoreURI.parse(store)
     backend = open_backend(uri, {})
-    instance = run("realms", store, "--json").json[0]["instance"]
+    instance = run("realm", "list", store, "--json").json[0]["instance"]
     row = backend.read_reference(instance, "root")
     assert row is not None
     backend.delete_reference(instance, "root", row.version)
@@ -49,18 +49,18 @@ def test_fsck_reports_damaged_rows_even_if_the_store_cannot_be_opened(tmp_path: 
 
 def test_a_realm_is_deactivated_activated_and_purged(tmp_path: Path) -> None:
     store = make_catalog(tmp_path)
-    refused = run("realms", store, "--purge", "default", "--yes")
+    refused = run("realm", "purge", store, "default", "--yes")
     assert refused.code == 2
     assert "ACTIVE" in refused.err
-    assert "INACTIVE" in run("realms", store, "--deactivate", "default").out
-    assert run("realms", store, "--activate", "default", "--json").json[0]["state"] == "ACTIVE"
-    instance = run("realms", store, "--deactivate", "default", "--json").json[0]["instance"]
-    assert run("realms", store, "--purge", "default", "--yes", "--json").json == []
+    assert "INACTIVE" in run("realm", "deactivate", store, "default").out
+    assert run("realm", "reactivate", store, "default", "--json").json["state"] == "ACTIVE"
+    instance = run("realm", "deactivate", store, "default", "--json").json["instance"]
+    assert run("realm", "purge", store, "default", "--yes", "--json").json["instance"] == instance
+    assert run("realm", "list", store, "--json").json == []
     backend = open_backend(StoreURI.parse(store), {})
     left = [batch for split in backend.splits("objects", [instance], 1) for batch in backend.scan(split)]
     assert sum(batch.num_rows for batch in left) == 0
     backend.close()
-    assert run("realms", store, "--purge", "a", "--activate", "b").code == 2
 
 
 def test_a_realm_of_an_earlier_release_still_works_and_one_command_upgrades_it(tmp_path: Path) -> None:
@@ -81,15 +81,15 @@ def test_a_realm_of_an_earlier_release_still_works_and_one_command_upgrades_it(t
     client.create("ordinary")
     refused = client.send("POST", "v1/namespaces/db/register", request)
     assert refused.status == 400
-    assert "--upgrade" in refused.error["message"]
+    assert "realm upgrade" in refused.error["message"]
     client.session.close()
-    run("realms", store, "--upgrade", "default")
+    run("realm", "upgrade", store, "default")
     client = connect(store, warehouse)
     client.ok("POST", "v1/namespaces/db/register", request)
     assert client.names("db") == ["ordinary", "t"]
     client.session.close()
     assert run("fsck", store, "--json").json == []
-    assert run("realms", store, "--upgrade", "nobody").code == 2
+    assert run("realm", "upgrade", store, "nobody").code == 2
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_realm_of_an_earlier_release_still_works_and_one_command_upgrades_it(t
             RealmState.LOADING,
             "realm 'half' is LOADING: a migration or an import is writing rows to it; finish or abort the migration",
         ),
-        (RealmState.INITIALIZING, "realm 'half' is INITIALIZING: open it with create=true"),
+        (RealmState.INITIALIZING, "realm 'half' is INITIALIZING: create it again"),
     ],
 )
 def test_a_realm_that_is_not_filled_yet_is_not_activated(tmp_path: Path, state: RealmState, why: str) -> None:
@@ -108,7 +108,7 @@ def test_a_realm_that_is_not_filled_yet_is_not_activated(tmp_path: Path, state: 
     records = Realms(backend, SystemClock())
     record = RealmRecord(name="half", instance="abc", state=state)
     system_references(backend).put("realm/half", None, system_references(backend).row(record))
-    answer = run("realms", store, "--activate", "half")
+    answer = run("realm", "reactivate", store, "half")
     assert answer.code == 2
     assert why in answer.err
     assert records.find("half") == record
@@ -127,20 +127,20 @@ def test_a_lost_object_is_named(tmp_path: Path) -> None:
     assert (problem["kind"], problem["key"]) == ("missing", f"{lost['id']}/0")
 
 
-def test_the_help_of_realms_warns_of_earlier_releases() -> None:
+def test_the_help_of_an_upgrade_warns_of_earlier_releases() -> None:
     assert "Earlier releases must not use an upgraded realm" in " ".join(
-        run("realms", "--help").out.replace("│", " ").split()
+        run("realm", "upgrade", "--help").out.replace("│", " ").split()
     )
 
 
 def test_a_purge_without_a_terminal_requires_yes(tmp_path: Path) -> None:
     store = make_catalog(tmp_path)
-    run("realms", store, "--deactivate", "default")
-    refused = run("realms", store, "--purge", "default")
+    run("realm", "deactivate", store, "default")
+    refused = run("realm", "purge", store, "default")
     assert refused.code == 2
     assert "add --yes" in refused.err
     assert "permanently" in refused.err
-    assert [one["name"] for one in run("realms", store, "--json").json] == ["default"]
+    assert [one["name"] for one in run("realm", "list", store, "--json").json] == ["default"]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_purge_without_a_terminal_requires_yes(tmp_path: Path) -> None:
 def test_a_realm_that_cannot_be_purged_is_refused_before_the_question(
     tmp_path: Path, name: str, why: str
 ) -> None:
-    refused = run("realms", make_catalog(tmp_path), "--purge", name)
+    refused = run("realm", "purge", make_catalog(tmp_path), name)
     assert refused.code == 2
     assert why in refused.err
     assert "add --yes" not in refused.err
@@ -158,11 +158,11 @@ def test_a_realm_that_cannot_be_purged_is_refused_before_the_question(
 @pytest.mark.parametrize(("answer", "left"), [("n", ["default"]), ("y", [])])
 def test_a_purge_asks_on_a_terminal(tmp_path: Path, answer: str, left: list[str]) -> None:
     store = make_catalog(tmp_path)
-    run("realms", store, "--deactivate", "default")
+    run("realm", "deactivate", store, "default")
     ours, theirs = pty.openpty()
     program = "import sys; from polaris_spark.cli import main; main()"
     asked = subprocess.Popen(
-        [sys.executable, "-c", program, "realms", store, "--purge", "default"],
+        [sys.executable, "-c", program, "realm", "purge", store, "default"],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -172,4 +172,33 @@ def test_a_purge_asks_on_a_terminal(tmp_path: Path, answer: str, left: list[str]
     assert b"Delete all rows of realm" in os.read(ours, 65_536)
     os.close(ours)
     os.close(theirs)
-    assert [one["name"] for one in run("realms", store, "--json").json] == left
+    assert [one["name"] for one in run("realm", "list", store, "--json").json] == left
+
+
+def test_a_realm_is_created_described_and_given_properties(tmp_path: Path) -> None:
+    store = f"sqlite://{tmp_path}/new.db"
+    assert run("realm", "create", store, "tenant").code == 2
+    created = run("realm", "create", store, "tenant", "--create", "--json").json
+    assert (created["name"], created["state"], created["properties"]) == ("tenant", "ACTIVE", {})
+    assert "realm 'tenant' already exists and is ACTIVE" in run("realm", "create", store, "tenant").err
+    changed = run("realm", "set", store, "tenant", "--set", "owner=me", "--set", "cost=7", "--json").json
+    assert changed["properties"] == {"owner": "me", "cost": "7"}
+    assert run("realm", "set", store, "tenant", "--unset", "cost", "--json").json["properties"] == {
+        "owner": "me"
+    }
+    assert run("realm", "describe", store, "tenant", "--json").json == {
+        **created,
+        "properties": {"owner": "me"},
+    }
+    assert "owner" in run("realm", "describe", store, "tenant").out
+    for words in (
+        ("--set", "moved-to=x"),
+        ("--unset", "importing-run"),
+        ("--set", "a=1", "--unset", "a"),
+        (),
+    ):
+        assert run("realm", "set", store, "tenant", *words).code == 2
+    assert run("realm", "describe", store, "nobody").code == 2
+    client = connect(store, str(tmp_path / "warehouse"), realm="tenant", create=True)
+    client.namespace("db")
+    client.session.close()

@@ -196,14 +196,23 @@ def test_health_tells_that_the_realm_was_moved(tmp_path: Path) -> None:
         assert "there.db" in server.errors  # the log names the store
 
 
-def test_health_tells_that_the_realm_was_deactivated(tmp_path: Path) -> None:
+def test_a_server_and_its_health_tell_that_the_realm_was_deactivated(tmp_path: Path) -> None:
     store = f"sqlite://{tmp_path / 's.db'}"
     with Server(store, *options(tmp_path / "w")) as server:
         assert _healthz(server) == (200, "")
-        assert CliRunner().invoke(app, ["realms", store, "--deactivate", "default"]).exit_code == 0
+        assert CliRunner().invoke(app, ["realm", "deactivate", store, "default"]).exit_code == 0
         told = (503, "the realm was deactivated or purged")
         wait_until(lambda: _healthz(server) == told, "health tells of it", every_s=0.05)
-        assert CliRunner().invoke(app, ["realms", store, "--activate", "default"]).exit_code == 0
+        sent = client(server)
+
+        def refusal() -> str | None:
+            answer = sent.send("GET", "v1/namespaces")
+            return None if answer.status == 200 else f"{answer.status} {answer.error['message']}"
+
+        expected = "400 realm 'default' is INACTIVE; only an ACTIVE realm can be used"
+        wait_until(lambda: refusal() == expected, "the server refuses requests", every_s=0.05)
+        assert CliRunner().invoke(app, ["realm", "reactivate", store, "default"]).exit_code == 0
+        assert refusal() is None  # at once
         wait_until(lambda: _healthz(server) == (200, ""), "health recovers", every_s=0.05)
 
 
