@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from contextlib import nullcontext
 from random import Random
 from types import SimpleNamespace
 from typing import Any, Literal, cast
@@ -66,7 +65,6 @@ def session_of(
     files = cast("Any", SimulatedFiles(process.world, process.clock, process.rng))
     catalog = Catalog(process.references, row, context, files)
     access = AccessControl(catalog.references, monotonic=lambda: 0.0)  # looked up once, whatever the time
-    access._reading = cast("Any", nullcontext())  # a real lock would block all simulated threads
     return Session(properties, cast("Any", connection), catalog, "me", access=access)
 
 
