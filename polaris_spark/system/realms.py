@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import enum
 import math
-import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
@@ -384,7 +383,7 @@ class ServingRealm:
         self._instance = instance
         self._elapsed_ms = clock.elapsed_ms
         self._until = clock.elapsed_ms() + SERVING_MS
-        self._guard = threading.Lock()
+        self._guard = clock.lock()
 
     def require(self) -> None:
         """Refuse a request if the realm does not serve. This reads the record of the realm if it was not read within
