@@ -471,7 +471,7 @@ def set_owner(call: Call, arguments: Arguments) -> Rows:
     else:
         from polaris_spark.catalog.owners import SetEntityOwner
 
-        catalog = call.session.catalog
+        catalog = call.session.catalog.resolving(dict(target.permissions.resolved).items())
         levels, kind = target.named, target.named.kind
         catalog.commit(
             SetEntityOwner(

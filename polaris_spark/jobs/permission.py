@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def require_needs(
     session: Session, needs: Needs, arguments: Mapping[str, Any], *, rotating: bool = False
-) -> None:
+) -> dict[bytes, int]:
     """Refuse a call of a procedure that a session's principal may not make. In a realm without access control, do
     nothing.
 
@@ -27,6 +27,9 @@ def require_needs(
         needs: what the procedure needs.
         arguments: the checked arguments of the call.
         rotating: whether a principal that must rotate its credentials may call the procedure.
+    Returns:
+        the names that were checked: keys in the index `names`, with the entity ids that they have
+        (`Catalog.resolving`).
     Raises:
         NotAuthorizedError: the principal is not active.
         ForbiddenError: the principal lacks a privilege.
@@ -34,10 +37,11 @@ def require_needs(
     """
     permissions = session.permissions(rotating=rotating)
     if permissions is None:
-        return
+        return {}
     for need in needs:
         if need.when is None or need.when.holds(Asked({}, {}, arguments)):
             _require(permissions, need, arguments)
+    return dict(permissions.resolved)
 
 
 def _require(permissions: Permissions, need: Need, arguments: Mapping[str, Any]) -> None:
@@ -45,9 +49,8 @@ def _require(permissions: Permissions, need: Need, arguments: Mapping[str, Any])
     given = arguments.get(need.parameter) if need.parameter else None
     if need.on is On.BRANCH and given is not None:
         id = catalog.row.entity_id
-        given = str(given).partition(POINT)[
-            0
-        ]  # the branch of a state; what is no branch has no grants of its own
+        # The branch of a state. A name that is not that of a branch has no grants of its own.
+        given = str(given).partition(POINT)[0]
         chain = (securables.branch(id, given), securables.catalog(id), securables.REALM)
         permissions.require_base(need.privilege, chain, f"branch {given}")
     elif need.on is On.BRANCH:

@@ -283,23 +283,27 @@ class Procedure:
                 )
         return arguments
 
-    def check_values(self, call: Call, arguments: Mapping[str, Any]) -> None:
-        """Refuse arguments with an environment variable or a location that the caller may not use.
+    def check_values(self, call: Call, arguments: Mapping[str, Any]) -> dict[bytes, int]:
+        """Refuse arguments that name something on which the caller lacks a privilege, and arguments with an environment
+        variable or a location that the caller may not use.
 
         Call `checked_arguments` first.
 
+        Returns:
+            the names on which privileges were checked (`jobs.permission.require_needs`).
         Raises:
             InputError: the caller may not use an environment variable in an argument, or a location is malformed.
             ForbiddenError: a location is outside the allowed locations of the catalog.
         """
         from polaris_spark.jobs.permission import require_needs  # slow to import, so only if a procedure runs
 
-        require_needs(call.session, self.needs, arguments, rotating=self.rotates)
+        names = require_needs(call.session, self.needs, arguments, rotating=self.rotates)
         for one in self.parameters:
             if one.type == "MAP<STRING,STRING>" and one.takes_variables:
                 call.refuse_unlisted_variables({k: v or "" for k, v in arguments.get(one.name, {}).items()})
             if one.is_location and one.name in arguments:
                 call.require_allowed(arguments[one.name])
+        return names
 
     def rows(self, call: Call, arguments: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """Run the procedure; return the rows of its result.
@@ -312,7 +316,9 @@ class Procedure:
         """
         given = self.checked_arguments(arguments)
         call.session.serving.require()
-        self.check_values(call, given)
+        names = self.check_values(call, given)
+        if names:  # a name that another entity gets meanwhile is refused
+            call.session = call.session.derive(catalog=call.session.catalog.resolving(names.items()))
         if not self.only_reads:
             call.session.catalog.require_present()
         rows = list(self.run(call, given))

@@ -14,6 +14,7 @@ import polaris_spark
 from polaris_spark.access import securables
 from polaris_spark.access.changes import AlterPrincipal, Assign, DropRole, Grant, RoleName
 from polaris_spark.access.control import AccessControl
+from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.commits.change import new_operation_id
 from polaris_spark.errors import ForbiddenError, InputError, NotAuthorizedError, NotFoundError
@@ -474,6 +475,31 @@ def test_a_request_never_changes_another_table_that_got_the_name(world: World, a
     with pytest.raises(CommitFailedError, match="another entity"):
         checked.commit(DropContent(catalog.context, ann.session.operation(), name, Table))
     assert ann.status("GET", f"{T}/t") == 404
+
+
+@pytest.mark.parametrize(
+    ("procedure", "arguments"),
+    [
+        ("set_owner", {"on": "view", "name": "db.v", "owner": "ann"}),
+        ("drop_materialized_view", {"view": "db.v"}),
+    ],
+)
+def test_a_procedure_never_changes_another_view_that_got_the_name(
+    world: World, ann: User, monkeypatch: pytest.MonkeyPatch, procedure: str, arguments: dict[str, Any]
+) -> None:
+    """The view is replaced after the privileges were checked."""
+    world.grant(["VIEW_FULL_METADATA", "CATALOG_MANAGE_ACCESS"], world.entity("db", "v", kind=VIEW))
+    commit = Catalog.commit
+
+    def commit_after_replacement(self: Catalog, change: Any) -> Any:
+        monkeypatch.setattr(Catalog, "commit", commit)
+        assert world.root.status("DELETE", "v1/namespaces/db/views/v") == 204
+        world.view("db", "v")
+        return commit(self, change)
+
+    monkeypatch.setattr(Catalog, "commit", commit_after_replacement)
+    status, body = ann.call(procedure, **arguments)
+    assert (status, "another entity" in str(body)) == (409, True), body
 
 
 def test_a_view_is_seen_only_with_a_privilege_on_views(world: World, ann: User) -> None:
