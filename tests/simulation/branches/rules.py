@@ -206,22 +206,19 @@ class BranchObserver(Observer):
             self.blame(f"{name}: {table} is gone, and the log has no drop of it")
 
     def _set_back(self, uuid: str, made: Commit, lost: frozenset[str]) -> frozenset[str]:
-        """Return those tokens of a table that one side of a merge has, as a common ancestor has them, and not the other
-        side. A table can lose tokens on one side if it is dropped, and an older version is picked from another
-        branch. Also return those that one side has dropped with the table, before it had an older version of it."""
+        """Return those tokens of a table that one side of a merge has removed since the newest common ancestors. A side
+        removes tokens if it drops the table and gets an older version of it, from its own past or from another branch.
+        Also return those that one side has dropped with the table, before it had an older version of it."""
         parent, found = made.parents[0], frozenset[str]()
         for one in made.merged:
             common = self._ancestors_of(parent) & self._ancestors_of(one)
-            versions = [self._tables[each][uuid] for each in common if uuid in self._tables.get(each, {})]
+            newest = common.difference(*(self._ancestors_of(each) - {each} for each in common))
+            versions = [self._tables[each][uuid] for each in newest if uuid in self._tables.get(each, {})]
             for each in (parent, one):
                 side = self._tables.get(each, {}).get(uuid)
                 if side is None:
                     continue
-                if any(version.tokens == side.tokens for version in versions):
-                    found |= lost & side.tokens
-                for earlier in self._ancestors_of(each):
-                    if uuid in self._dropped.get(earlier, {}):
-                        found |= lost & self._dropped[earlier][uuid].tokens - side.tokens
+                found = found.union(*(lost & version.tokens - side.tokens for version in versions))
         return found
 
     def _last(self, uuid: str, id: int) -> list[Version]:
