@@ -106,8 +106,8 @@ def owner_of(head: CommitReader, entity_id: int) -> str | None:
 
 def owners_of(head: CommitReader, entities: Sequence[int]) -> list[str | None]:
     """Return the owner of each entity, as `owner_of`."""
-    index = head.index(OWNERS)
-    return [None if (one := index.get(id_bytes(id))) is None else one.value.decode() for id in entities]
+    found = head.index(OWNERS).get_many([id_bytes(id) for id in entities])
+    return [None if one is None else one.value.decode() for one in found]
 
 
 def paths_to(head: CommitReader, entities: Sequence[int]) -> set[tuple[str, ...]]:

@@ -45,7 +45,12 @@ class Catalogs(SystemView[CatalogTask, CatalogTask]):
             "Location below which its tables are created",
             lambda row: row.row.properties.get(WAREHOUSE),
         ),
-        ViewColumn("owner", STRING, "Principal that created it", lambda row: row.row.owner),
+        ViewColumn(
+            "owner",
+            STRING,
+            "Principal that created it; with access control, `show_owner` returns its owner",
+            lambda row: row.row.owner,
+        ),
         ViewColumn("created_at", TIMESTAMP, "Time of its creation", lambda row: micros(row.row.created)),
         ViewColumn(
             "dropped_at",

@@ -5,7 +5,6 @@ Each task reads a range of keys of the index `names`, which maps names to entiti
 from __future__ import annotations
 
 import contextlib
-from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, cast
@@ -260,8 +259,9 @@ def by_id(store: ObjectStore, ids: Collection[int], cls: type[S]) -> dict[int, S
 
 
 class EntityView(SystemView[NamesTask, R], Generic[R]):
-    """A system view whose rows are derived from entities. A subclass defines at least `comment`, `kind`, `columns` and
-    `of`."""
+    """A system view whose rows are derived from entities. A subclass defines at least `comment`, `kind`, `columns`, and
+    one of `of` and `rows`: `of` if the entities and what they point to suffice, `rows` if the view also reads another
+    index of the commit, which `NamesTask.pin` gives (`lineage.py`)."""
 
     kind: ClassVar[bytes | None]
     """Kind of the entities in the view: `NAMESPACE`, `TABLE` or `VIEW` of `catalog/rows.py`; None for all kinds."""
@@ -309,13 +309,13 @@ class EntityView(SystemView[NamesTask, R], Generic[R]):
     def _named(self, store: ReadStore, task: NamesTask) -> Iterator[EntityEntry]:
         return named(task.pin.reader(store.objects(task.pin.realm)), task, self.kind)
 
-    @abstractmethod
     def of(self, store: ObjectStore, entries: Iterator[EntityEntry], needs: frozenset[str]) -> Iterator[R]:
         """Yield the rows of the given entities. Called on an executor.
 
         To read objects in batches, implementations call `with_contents` (any entities), `loaded` (tables or views), and
         `with_pieces` (further objects). `needs` contains `ViewColumn.needs` of the requested columns.
         """
+        raise NotImplementedError
 
 
 class OfEntity(Protocol):

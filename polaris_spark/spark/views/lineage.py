@@ -15,7 +15,6 @@ from polaris_spark.commits.state import reading_state
 from polaris_spark.spark.realm_reader import ReadStore
 from polaris_spark.spark.views.columns import STRING, ViewColumn
 from polaris_spark.spark.views.entities import IDENTITY, EntityEntry, EntityView, NamesTask, loaded
-from polaris_spark.store.objects import ObjectStore
 
 
 class LineageRow(NamedTuple):
@@ -88,11 +87,6 @@ class Lineage(EntityView[LineageRow]):
             if is_materialized(view):
                 for one in dependences(state, entry.catalog, TableName(entry.path, entry.name), view):
                     yield LineageRow(entry, one)
-
-    def of(
-        self, store: ObjectStore, entries: Iterator[EntityEntry], needs: frozenset[str]
-    ) -> Iterator[LineageRow]:
-        raise AssertionError("rows() needs the commit, not only the entries")
 
 
 def _dependence(kind: str | None) -> str | None:

@@ -40,7 +40,6 @@ from polaris_spark.spark.views.columns import (
     micros,
 )
 from polaris_spark.spark.views.entities import IDENTITY, EntityEntry, EntityView, NamesTask, loaded
-from polaris_spark.store.objects import ObjectStore
 
 _BEHIND = "behind"
 _SNAPSHOT = "snapshot"
@@ -194,11 +193,6 @@ class MaterializedViews(EntityView[MaterializedViewRow]):
                 since = NOT_BEHIND if now.fresh or _BEHIND not in needs else behind(state, view, last)
                 snapshot = refreshed_snapshot(state, name) if _SNAPSHOT in needs else {}
                 yield MaterializedViewRow(entry, view, now, last, since, snapshot)
-
-    def of(
-        self, store: ObjectStore, entries: Iterator[EntityEntry], needs: frozenset[str]
-    ) -> Iterator[MaterializedViewRow]:
-        raise AssertionError("rows() needs the commit, not only the entries")
 
 
 SYSTEM_VIEW = MaterializedViews()

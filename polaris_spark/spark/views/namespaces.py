@@ -83,7 +83,12 @@ class Namespaces(EntityView[NamespaceRow]):
             lambda row: row.entry.content_id,
         ),
         ViewColumn("created_at", TIMESTAMP, "Time of its creation", lambda row: micros(row.value.created)),
-        ViewColumn("owner", STRING, "Principal that created it", lambda row: row.value.owner),
+        ViewColumn(
+            "owner",
+            STRING,
+            "Principal that created it; with access control, `show_owner` returns its owner",
+            lambda row: row.value.owner,
+        ),
         ViewColumn("properties", STRING_MAP, "Its properties", lambda row: pairs(row.value.properties)),
     )
 
