@@ -176,7 +176,9 @@ class Attempts:
     # Computing
 
     def _publication(self, batch: Batch, run: _Run, deadline: float) -> Publication | None:
-        """Carry out steps 3 and 4 and the first part of step 5: return the commit of the batch, ready to be written.
+        """Carry out steps 3 and 4 and the first part of step 5: return the commit of the batch, ready to be written. Its
+        rows may be written already (`_apply_early`). Under contention, this also publishes an intent, and waits for
+        other processes.
 
         Return None if every change already has its result or its error, if the leader's deadline has passed, or if the
         changes must be applied again.
@@ -343,7 +345,8 @@ class Attempts:
 
     def _apply_early(self, batch: Batch, run: _Run) -> Publication | None:
         """Apply the changes before the previous batch has ended: to the commit that the previous batch is writing, or,
-        if there is none, to the remembered head.
+        if there is none, to the remembered head. If rows are written apart from the swap, also write the files and rows
+        of a batch that is on top of another one.
 
         Returns:
             a commit whose parent is the previous batch's commit, with its rows already written; None if the previous

@@ -76,8 +76,8 @@ class Change(ABC, Generic[P, R]):
 
     @abstractmethod
     def prepare(self, view: State) -> P:
-        """Do the work that needs I/O or is not repeatable: choose times, UUIDs and locations, and read files. Return
-        the values that `apply` needs.
+        """Do the work that needs I/O or is not repeatable: choose times, UUIDs and locations, and read files. A
+        change that contains a whole transaction also writes files here. Return the values that `apply` needs.
 
         If data that was read from `view` has changed when `apply` runs, the change is prepared again.
         """

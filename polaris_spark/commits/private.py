@@ -27,7 +27,8 @@ R = TypeVar("R")
 class PrivateCommitter:
     """Commits changes one after the other, and keeps the commits in memory. Thread-safe.
 
-    Nothing else changes the reference. So a change is prepared and applied once, and there is nothing to write or swap.
+    Nothing else changes the reference. So a change is prepared and applied once, and there are no rows to write
+    and nothing to swap. Files are written.
     """
 
     def __init__(
