@@ -176,9 +176,9 @@ class Attempts:
     # Computing
 
     def _publication(self, batch: Batch, run: _Run, deadline: float) -> Publication | None:
-        """Carry out steps 3 and 4 and the first part of step 5: return the commit of the batch, ready to be written. Its
-        rows may be written already (`_apply_early`). Under contention, this also publishes an intent, and waits for
-        other processes.
+        """Carry out steps 3 and 4 and the first part of step 5: return the commit of the batch, ready to be written.
+        Its rows may be written already (`_apply_early`). Under contention, this also publishes an intent, and waits
+        for other processes.
 
         Return None if every change already has its result or its error, if the leader's deadline has passed, or if the
         changes must be applied again.
