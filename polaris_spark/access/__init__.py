@@ -1,5 +1,5 @@
-"""Access control: principals, roles and grants, and the decision whether a principal may do something.
+"""Access control: principals, roles and grants, and the check whether a principal may do something.
 
-Everything is kept in one reference of the realm, `access`, as rows and index entries of ordinary commits. A realm
+One reference of the realm, `access`, contains all of them, as rows and index entries of ordinary commits. A realm
 without this reference has no access control. `bootstrap` creates the reference.
 """

@@ -1,4 +1,4 @@
-"""Turning access control on: the reference `access`, and the first administrator."""
+"""Turn on access control: create the reference `access` and the first administrator."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def bootstrap(
     *,
     reset: bool = False,
 ) -> Bootstrapped:
-    """Turn access control of a realm on, unless it is on, and make the first administrator. This can be repeated: what
-    exists is validated and kept.
+    """Turn on access control for a realm if it is off, and create the first administrator. It is safe to repeat this:
+    an existing administrator is checked and kept.
 
     Args:
         name: name of the administrator.
-        given: credentials to use; None to make new ones if they are needed.
+        given: credentials to use; None to generate new ones if the administrator does not exist.
         reset: whether to replace the credentials of an existing principal, and make it an administrator again.
     Raises:
-        InputError: access control is on, and `given` are not the credentials of the principal; or the principal does
-            not exist in a realm that has other ones.
+        InputError: the principal exists and has other credentials than `given`; or it does not exist, and the realm has
+            other principals.
     """
     head = access_head(references)
     known = None if head is None else find_principal(head, name)
@@ -52,8 +52,8 @@ def bootstrap(
                 given.client_id == known.client_id and verify(known, given.secret.reveal(), now)
             ):
                 raise InputError(
-                    f"principal {name!r} exists with other credentials than the given ones; to replace them, use "
-                    "--reset"
+                    f"principal {name!r} exists and has other credentials than the given ones; to replace them, "
+                    "use --reset"
                 )
             return Bootstrapped(known, None, was_on=True)
         if next(iter(head.index("principals").range()), None) is not None:
@@ -70,6 +70,6 @@ def bootstrap(
     change = Begin(references.clock, operation, name, credentials, reset=reset)
     row = references.commit(ACCESS, change)
     if not verify(row, credentials.secret.reveal(), references.clock.now_ms()):
-        # Another process made the same principal at the same time.
+        # Another process created the same principal at the same time.
         return Bootstrapped(row, None, was_on=True)
     return Bootstrapped(row, credentials, was_on=head is not None)

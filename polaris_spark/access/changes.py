@@ -1,7 +1,7 @@
 """Changes of principals, roles, assignments and grants: commits to the reference `access`.
 
-A log entry of a change has the key and entity id of the principal or role that was changed. Its summary says what the
-change was, without secrets.
+A log entry of a change has the key and entity id of the principal or role that was changed. Its summary describes the
+change, without secrets.
 """
 
 from __future__ import annotations
@@ -170,15 +170,15 @@ class CreatePrincipal(PrincipalChange):
         if there is not None:
             dropped = state.get(there.pointer, Principal).state == "dropped"
             raise AlreadyExistsError(
-                f"the name of principal {self.name!r} was used before; names of dropped principals are not given to "
-                "others: choose another name"
+                f"a dropped principal had the name {self.name!r}, and the names of dropped principals are never used "
+                "again; choose another name"
                 if dropped
                 else f"principal {self.name!r} already exists"
             )
         client = self.credentials.client_id.encode()
         if state.lookup(CLIENTS, client) is not None:
             raise AlreadyExistsError("another principal has this client id; choose another one")
-        if self._secret is None:  # slow on purpose, so made once for all attempts
+        if self._secret is None:  # hashing is slow on purpose, so hash once for all attempts
             self._secret = hashed(self.credentials.secret, prepared)
         row = Principal(
             state.new_id(),
@@ -196,7 +196,7 @@ class CreatePrincipal(PrincipalChange):
 
 
 class ReplaceCredentials(PrincipalChange):
-    """Give a principal a new secret. The old one stays valid for some time, or ends at once."""
+    """Give a principal a new secret. The old one stays valid for some time, or becomes invalid at once."""
 
     def __init__(
         self,
@@ -212,9 +212,9 @@ class ReplaceCredentials(PrincipalChange):
         """
         Args:
             credentials: the new secret; its client id must be that of the principal.
-            keep_old_ms: time for which the present secret stays valid, in milliseconds.
-            is_reset: whether tokens that were issued before end, too. Somebody else does this for the principal, for
-                example because the secret became known.
+            keep_old_ms: time for which the current secret stays valid, in milliseconds.
+            is_reset: whether another principal does this, for example because the secret leaked. Then all tokens that
+                were issued before become invalid, too.
             must_rotate: whether the principal must then rotate the new secret before it can do anything else.
         """
         super().__init__(clock, operation, name)
@@ -228,7 +228,7 @@ class ReplaceCredentials(PrincipalChange):
     def apply(self, state: State, prepared: int) -> Principal:
         before, row = self.find(state)
         if row.client_id != self.credentials.client_id:
-            raise BadRequestError(f"principal {self.name!r} has another client id")
+            raise BadRequestError(f"principal {self.name!r} has another client id than the new credentials")
         if self._secret is None:
             self._secret = hashed(self.credentials.secret, prepared)
         old: tuple[HashedSecret, ...] = ()
@@ -265,8 +265,8 @@ class AlterPrincipal(PrincipalChange):
         """
         Args:
             state: the new state; None to keep it.
-            expires: time after which the principal is allowed nothing, in milliseconds since 1970; 0 for never.
-            properties: all properties; None to keep them.
+            expires: time at which the principal expires, in milliseconds since 1970; 0 for never.
+            properties: the properties that replace all present ones; None to keep the present ones.
         """
         super().__init__(clock, operation, name)
         self.state = state
@@ -291,7 +291,7 @@ class AlterPrincipal(PrincipalChange):
 
 
 class DropPrincipal(PrincipalChange):
-    """Drop a principal: remove its secrets and roles. Its name is not given to another principal."""
+    """Drop a principal: remove its secrets and roles. Its name is never used again."""
 
     action = "drop-principal"
 
@@ -321,7 +321,7 @@ class CreateRole(AccessChange[PrincipalRole | CatalogRole]):
     ) -> None:
         """
         Args:
-            if_missing: whether an existing role of this name is returned unchanged.
+            if_missing: True to return a role of this name unchanged if it exists, instead of raising an error.
         """
         super().__init__(clock, operation)
         check_new_name(role.name, "role")
@@ -394,8 +394,8 @@ class DropRole(AccessChange[None]):
 
 
 class Assign(AccessChange[bool]):
-    """Give a role to a principal, or a catalog role to a principal role; or take it away. The result is whether this
-    changed anything."""
+    """Assign a principal role to a principal, or a catalog role to a principal role; or revoke the assignment. The
+    result is whether this changed anything."""
 
     def __init__(
         self,
@@ -451,8 +451,8 @@ class Assign(AccessChange[bool]):
 
 
 class Grant(AccessChange[list[str]]):
-    """Grant privileges on a securable to a role, or revoke them. The result is the list of all privileges that the role
-    then has by grants on this securable."""
+    """Grant privileges on a securable to a role, or revoke them. The result lists all privileges that are then granted
+    to the role on this securable."""
 
     def __init__(
         self,
@@ -469,11 +469,11 @@ class Grant(AccessChange[list[str]]):
         Args:
             securable: see `access.securables`.
             privileges: names of privileges. If `revoke` is true, an empty collection means all.
-            described: the securable in words, for the log, such as `table db.t`.
+            described: description of the securable for the log, such as `table db.t`.
         Raises:
             BadRequestError: a privilege is unknown, or cannot be granted on such a securable.
-            ForbiddenError: a catalog role cannot have grants outside its catalog, or the grants of a built-in role
-                cannot be changed.
+            ForbiddenError: the role is a catalog role and the securable is outside its catalog, or the role is
+                built-in.
         """
         super().__init__(clock, operation)
         self.action = "revoke" if revoke else "grant"
@@ -534,8 +534,8 @@ class SetOwner(AccessChange[None]):
 
 
 class BeginBranch(AccessChange[None]):
-    """Set the owner of a new branch. It gets none of the grants on an earlier branch of its name, but those of the
-    branch that it was renamed from."""
+    """Set the owner and the grants of a new or renamed branch. A new branch does not get the grants of an earlier
+    branch of the same name. A renamed branch keeps its owner and its grants."""
 
     action = "begin-branch"
 
@@ -544,7 +544,7 @@ class BeginBranch(AccessChange[None]):
     ) -> None:
         """
         Args:
-            securable: the branch. Whoever makes this change owns it.
+            securable: the branch. The principal of `operation` becomes the owner of a new branch.
             renamed: the securable of the branch's old name; None for a new branch.
         """
         super().__init__(clock, operation)
@@ -577,8 +577,8 @@ class BeginBranch(AccessChange[None]):
 
 
 class Begin(PrincipalChange):
-    """Make the first administrator: the principal, the role `service_admin`, and its assignment, as far as they are
-    missing. The credentials of an existing principal are replaced if `reset` is true."""
+    """Create the first administrator: the principal, the role `service_admin`, and the assignment of the role. Each of
+    them is created only if it is missing. The credentials of an existing principal are replaced if `reset` is true."""
 
     action = "bootstrap"
 
@@ -621,7 +621,7 @@ def check_new_name(name: str, what: str) -> None:
     """Check that a new principal or role may have this name, by the rules of `polaris_spark.names`.
 
     Raises:
-        BadRequestError: it may not.
+        BadRequestError: the name is not allowed.
     """
     problem = problem_of_part(name)
     if problem is None and name != name.strip():
@@ -633,10 +633,10 @@ def check_new_name(name: str, what: str) -> None:
 
 
 def checked_properties(given: Mapping[str, str]) -> dict[str, str]:
-    """Return properties of a principal or role.
+    """Check the properties of a principal or role, and return them.
 
     Raises:
-        BadRequestError: there are too many, or they are too long.
+        BadRequestError: there are too many properties, or one is too long.
     """
     if len(given) > MAX_PROPERTIES or any(
         len(name) + len(text) > MAX_PROPERTY_CHARACTERS for name, text in given.items()
@@ -679,7 +679,7 @@ def _role(state: State, id: int, role: RoleName) -> PrincipalRole | CatalogRole:
 
 
 def ensure_role(change: AccessChange[R], state: State, now: int, role: RoleName) -> int:
-    """Return the entity id of a role, which is created if it does not exist."""
+    """Return the entity id of a role. Create the role if it does not exist."""
     there = state.lookup(ROLES, role.key)
     if there is not None:
         return id_from(there.value)
@@ -702,10 +702,11 @@ def add_role(
 
 
 def require_other_administrator(state: State, now_ms: int, *, without: int) -> None:
-    """Refuse to take away the last administrator, because nobody could then change access any more.
+    """Raise an error if a principal is the last active administrator. Without an administrator, nobody could change the
+    rules.
 
     Args:
-        without: entity id of the principal that will no longer be one.
+        without: entity id of the principal that will no longer be an administrator.
     Raises:
         ForbiddenError: no other active principal has the role `service_admin`.
     """
@@ -730,5 +731,6 @@ def encode_privileges(privileges: Collection[str]) -> bytes:
 
 
 def decode_privileges(value: bytes) -> set[str]:
-    """Return the names of the privileges in an entry of the index `grants`, with those that a newer release wrote."""
+    """Return the names of the privileges in an entry of the index `grants`, including those that only newer releases
+    know."""
     return set(value.decode().split(","))

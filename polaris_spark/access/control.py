@@ -1,4 +1,4 @@
-"""Access control of one realm in this process: the rules, which are read again when they may have changed."""
+"""Access control of one realm in this process: a cache of the rules, which is refreshed periodically."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from polaris_spark.system.registry import References
 R = TypeVar("R")
 
 REFRESH_MS: Final = 1_000
-"""Default time after which the rules are read again, in milliseconds. A revoked grant no longer holds after this."""
+"""Default refresh period of the rules, in milliseconds. A revoked grant stays usable for at most this time."""
 OFF_REFRESH_MS: Final = 10_000
-"""Time after which a realm without access control is looked at again, in milliseconds."""
+"""Interval between checks whether a realm without access control has got access control, in milliseconds."""
 
 _changes = 0
 """Number of changes that this process has made to the rules of any realm."""
@@ -38,7 +38,7 @@ class AccessControl:
     ) -> None:
         """
         Args:
-            refresh_ms: time for which rules that were read are used, in milliseconds.
+            refresh_ms: refresh period: time for which the rules are used before they are read again, in milliseconds.
             monotonic: clock, in seconds.
         """
         self.references = references
@@ -73,7 +73,8 @@ class AccessControl:
             return self._rules
 
     def refresh(self) -> None:
-        """Let the next call of `rules` read them, as for a log-in: a principal can log in once it exists."""
+        """Make the next call of `rules` read the rules again. A login does this, so that a principal can log in as soon
+        as it exists."""
         self._until = -1.0
 
     def newest(self) -> Rules | None:
@@ -100,8 +101,8 @@ class AccessControl:
         return found
 
     def change(self, change: AccessChange[R]) -> R:
-        """Commit a change of the rules. It holds in this process when this returns, and in other processes within their
-        refresh period."""
+        """Commit a change of the rules. It takes effect in this process before this returns, and in other processes
+        within their refresh period."""
         try:
             return self.references.commit(ACCESS, change)
         finally:

@@ -26,7 +26,7 @@ _MOST: Final = 512
 
 
 class Credentials(NamedTuple):
-    """A client id and its secret in plain text. They are shown once, to the caller who made them."""
+    """A client id and its secret in plain text. They are shown once, to the caller that created them."""
 
     client_id: str
     secret: Secret
@@ -49,7 +49,7 @@ class Credentials(NamedTuple):
         """Return the credentials in a text of the form `client_id:secret`.
 
         Args:
-            what: where the text comes from, for messages. Messages never contain the text.
+            what: description of the text's origin, for error messages. Messages never contain the text.
         Raises:
             InputError: the text does not have this form.
         """
@@ -64,7 +64,7 @@ class Credentials(NamedTuple):
         return cls(client_id, Secret(secret))
 
     def require_strong(self, what: str) -> None:
-        """Refuse a secret that is short enough to be guessed.
+        """Raise an error if a secret is so short that it could be guessed.
 
         Raises:
             InputError: the secret has fewer than `LEAST_SECRET` characters.
@@ -81,15 +81,15 @@ def hashed(secret: Secret, now_ms: int, expires: int = 0) -> HashedSecret:
 
 
 def verify(principal: Principal | None, secret: str, now_ms: int) -> bool:
-    """Whether a secret is one of the present secrets of a principal; see `matching`."""
+    """Whether a secret in plain text matches a valid secret of a principal; see `matching`."""
     return matching(principal, secret, now_ms) is not None
 
 
 def matching(principal: Principal | None, secret: str, now_ms: int) -> HashedSecret | None:
-    """Return the secret of a principal that a secret in plain text is; None if it is none of the present ones.
+    """Return the stored secret of a principal that a secret in plain text matches; None if it matches no valid one.
 
-    The same number of hashes is computed for a wrong secret, a principal with one secret, and None (an unknown client
-    id), so that the time does not reveal which it was.
+    The number of computed hashes is the same for a wrong secret, for a principal with only one secret, and for None (an
+    unknown client id). So the duration does not reveal which case it was.
 
     Args:
         now_ms: the time, in milliseconds since 1970.

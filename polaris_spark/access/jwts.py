@@ -1,8 +1,8 @@
-"""JSON Web Tokens (RFC 7519): the parts of their verification that do not depend on who issued them. The rules are
-those of RFC 8725 (best current practices).
+"""JSON Web Tokens (RFC 7519): the parts of their verification that do not depend on the issuer. The rules are those of
+RFC 8725 (best current practices).
 
-Only asymmetric algorithms exist here. So a public key can never be taken for the secret of a symmetric signature, and
-no token is accepted without a signature.
+Only asymmetric algorithms are supported. So no token is accepted without a signature, and nobody can use a public key
+as the secret of a symmetric signature.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ MAX_TOKEN: Final = 16 * 1024
 
 ALGORITHMS: Final = (
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
-)  # fmt: skip  # one family a group
+)  # fmt: skip  # grouped by family
 """Algorithms of signatures (RFC 7518, RFC 8037) that can be allowed."""
 
 _RSA_BITS: Final = 2_048
 _TYPES: Final = (None, "jwt", "at+jwt", "application/at+jwt")
-"""Values of the header `typ` of tokens that may be used for access, in lower case. Others, such as `logout+jwt`, are
-tokens for another use."""
+"""Values of the header `typ` of access tokens, in lower case. Tokens of other types, such as `logout+jwt`, have another
+purpose."""
 
 
 class Unverified(NamedTuple):
-    """What a token says of itself, before its signature is verified. It decides only which key verifies the token."""
+    """Unverified contents of a token. They are used only to choose the key that verifies the token."""
 
     algorithm: str
     key_id: str | None
@@ -44,7 +44,7 @@ class Unverified(NamedTuple):
 
 
 def unverified(token: str) -> Unverified | None:
-    """Return what a token says of itself. Return None if the text is no signed JWT in compact form."""
+    """Return the unverified contents of a token; None if the text is not a signed JWT in compact form."""
     if len(token) > MAX_TOKEN or token.count(".") != 2:
         return None
     try:
@@ -79,7 +79,9 @@ def verified_claims(token: str, key: jwt.PyJWK, algorithm: str) -> dict[str, Any
             raise NotAuthorizedError("the token has headers that change how it is verified")
         kind = header.get("typ")
         if (kind.lower() if isinstance(kind, str) else kind) not in _TYPES:
-            raise NotAuthorizedError("the token is not for access: its typ is another one than JWT or at+jwt")
+            raise NotAuthorizedError(
+                "the token is not an access token: its header 'typ' is neither JWT nor at+jwt"
+            )
         found = jwt.decode(
             token,
             key,
@@ -101,7 +103,7 @@ def verified_claims(token: str, key: jwt.PyJWK, algorithm: str) -> dict[str, Any
 
 
 class ExpiredTokenError(NotAuthorizedError):
-    """A token whose signature is right has expired."""
+    """A token has a valid signature, but has expired."""
 
 
 def check_times(claims: Mapping[str, Any], now: float, skew: float) -> float:
@@ -109,10 +111,10 @@ def check_times(claims: Mapping[str, Any], now: float, skew: float) -> float:
 
     Args:
         now: seconds since 1970.
-        skew: seconds by which the issuer's clock may differ.
+        skew: tolerated difference of the issuer's clock, in seconds.
     Raises:
         ExpiredTokenError: the token has expired.
-        NotAuthorizedError: the token does not say when it expires, is not valid yet, or was issued in the future.
+        NotAuthorizedError: the token has no expiry time, is not valid yet, or was issued in the future.
     """
     expires = _time(claims, "exp")
     if expires is None:

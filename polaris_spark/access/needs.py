@@ -1,4 +1,4 @@
-"""Declarations of what a request needs: privileges, and on what."""
+"""Declarations of the privileges that requests need, and of the securables on which they need them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class On(Enum):
-    """The securable of a need, by where its name is in a request."""
+    """The securable on which a request needs a privilege, by the place of its name in the request."""
 
     NOTHING = "no privilege"
     """Every principal of the realm may send the request."""
@@ -18,9 +18,10 @@ class On(Enum):
     BRANCH = "the branch"
     NAMESPACE = "the namespace"
     LISTED = "the parent namespace, or the catalog"
-    """The namespace in the query parameter `parent`. Without the privilege, the list has what the caller may see."""
+    """The namespace in the query parameter `parent`. Without the privilege, the list contains only the namespaces that
+    the caller may see."""
     LISTED_TABLES = "the namespace "
-    """The namespace in the path. Without the privilege, the list has the tables that the caller may see."""
+    """The namespace in the path. Without the privilege, the list contains only the tables that the caller may see."""
     LISTED_VIEWS = "the namespace  "
     NEW_NAMESPACE = "the parent namespace, or the catalog "
     TABLE = "the table"
@@ -35,11 +36,11 @@ class On(Enum):
     EACH_REQUEST = "as each request in the body"
     PROCEDURE = "as the procedure"
     OWN = "own"
-    """The function itself checks, because what is needed depends on more than names."""
+    """The function that answers the request checks the privileges itself, because they depend on more than names."""
 
     @property
     def words(self) -> str:
-        """The securable in words."""
+        """Description of the securable."""
         return self.value.strip()
 
 
@@ -69,14 +70,14 @@ class Need(NamedTuple):
     parameter: str = ""
     """For a procedure: name of the parameter that names the branch, namespace, table or view."""
     why: str = ""
-    """What the caller must fulfil, in words, if `on` is `OWN`."""
+    """Description of the requirement, if `on` is `OWN`."""
 
 
 Needs = tuple[Need, ...]
 
 UNDECLARED: Needs = (Need("SERVICE_MANAGE_ACCESS", On.REALM),)
-"""The needs of routes and procedures that declare none, such as those of other packages. All of this package declare
-theirs."""
+"""The needs of routes and procedures that declare none. Those of this package all declare their needs; those of other
+packages may not."""
 
 OPEN: Needs = (Need("", On.NOTHING),)
 """The needs of a request that every principal may send."""

@@ -1,4 +1,4 @@
-"""Where a name is in a state of a catalog: the securable that it means, and those above it."""
+"""Find the securable that a name refers to in a state of a catalog, and the securables above it."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from polaris_spark.names import is_transaction
 
 
 class Place(NamedTuple):
-    """A name in one state of a catalog, and what it means there."""
+    """The securables and entities that a name refers to in one state of a catalog."""
 
     chain: tuple[bytes, ...]
-    """The securables from the lowest that exists upwards, to the realm."""
+    """The securables, from the lowest one that exists up to the realm."""
     exists: bool
     entities: tuple[int, ...]
     """Entity ids of the namespaces, tables and views in the chain, the lowest first."""
     named: tuple[tuple[bytes, int | None], ...] = ()
     """Keys in the index `names` that were looked up, with the entity ids that were found (None: none)."""
     view: int | None = None
-    """For the storage table of a materialized view: entity id of the view."""
+    """For the storage table of a materialized view: entity id of the view; otherwise None."""
 
 
 def base_of(catalog: Catalog) -> tuple[bytes, ...]:
-    """Return the securables that everything in a state of a catalog lies in: branch, catalog and realm.
+    """Return the securables that contain a state of a catalog: branch, catalog and realm.
 
-    A state that is a tag is in no branch. The state of a transaction is in the branch on which it began.
+    The state of a tag is in no branch. The state of a transaction is in the branch on which the transaction began.
     """
     whole = (securables.catalog(catalog.row.entity_id), securables.REALM)
     branch = catalog.branch
@@ -47,11 +47,11 @@ def base_of(catalog: Catalog) -> tuple[bytes, ...]:
 def place_of(
     catalog: Catalog, head: CommitReader, namespace: NamespaceName, name: str = "", kind: bytes = NAMESPACE
 ) -> Place:
-    """Return where a namespace, table or view is.
+    """Return the place of a namespace, table or view.
 
     Args:
         head: the commit in which to look.
-        namespace: its namespace; for a namespace, itself. () for the root of the catalog.
+        namespace: namespace of the table or view, or the full name of the namespace; () for the root of the catalog.
         name: name of the table or view; empty for a namespace.
         kind: `TABLE`, `VIEW` or `NAMESPACE`.
     """
@@ -82,8 +82,8 @@ def place_of(
 
 
 def place_of_id(catalog: Catalog, head: CommitReader, entity_id: int) -> Place:
-    """Return where the entity with an id is. If it does not exist in this state, only grants on itself and on what all
-    of the catalog lies in can hold."""
+    """Return the place of an entity, given its id. If the entity does not exist in this state, the chain contains only
+    the entity, the branch, the catalog and the realm."""
     entry = head.index(IDS).get(id_bytes(entity_id))
     if entry is not None:
         path, kind, name = decode_key(entry.value)
@@ -95,23 +95,23 @@ def place_of_id(catalog: Catalog, head: CommitReader, entity_id: int) -> Place:
 
 
 def owner_of(head: CommitReader, entity_id: int) -> str | None:
-    """Return the principal that owns a namespace, table or view; None if nobody does.
+    """Return the principal that owns a namespace, table or view; None if it has no owner.
 
     Args:
-        head: the newest commit of the branch. Earlier states do not count, because an owner can change.
+        head: the newest commit of the branch, because the owner in an earlier commit may have been replaced since.
     """
     found = head.index(OWNERS).get(id_bytes(entity_id))
     return None if found is None else found.value.decode()
 
 
 def owners_of(head: CommitReader, entities: Sequence[int]) -> list[str | None]:
-    """Return the owner of each entity, as `owner_of`."""
+    """Return the owner of each entity; None for entities without an owner."""
     found = head.index(OWNERS).get_many([id_bytes(id) for id in entities])
     return [None if one is None else one.value.decode() for one in found]
 
 
 def paths_to(head: CommitReader, entities: Sequence[int]) -> set[tuple[str, ...]]:
-    """Return the namespaces on the way to some entities, themselves included if they are namespaces."""
+    """Return all namespaces that contain some entities, at every level. Entities that are namespaces are included."""
     found: set[tuple[str, ...]] = set()
     for entry in head.index(IDS).get_many(sorted(id_bytes(id) for id in entities)):
         if entry is not None:

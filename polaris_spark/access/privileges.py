@@ -1,8 +1,8 @@
 """Privileges, what each implies, and on which securables it can be granted.
 
-The names are those of Apache Polaris where it has the privilege. The rule: a request is allowed if one of the caller's
-active roles holds the needed privilege, or one that implies it, on the securable or on anything above it. There are no
-denials.
+Privileges that Apache Polaris also has, have the same names. A request is allowed if one of the caller's active roles
+holds the needed privilege, or one that implies it, on the securable or on any securable above it. Grants are the only
+rules: there are no denials.
 """
 
 from __future__ import annotations
@@ -93,15 +93,15 @@ PRIVILEGES: Final[dict[str, Privilege]] = {
         "Create, read, change and drop catalogs.", ("SERVICE_MANAGE_ACCESS",), _IN_CATALOGS
     ),
     "CATALOG_MANAGE_ACCESS": Privilege(
-        "Manage grants on it and on what is in it; on a catalog, also the roles of the catalog.",
+        "Manage the grants on a securable and on everything in it; for a catalog, also its roles.",
         ("SERVICE_MANAGE_ACCESS",),
         "RCE",
     ),
     "CATALOG_MANAGE_CONTENT": Privilege(
-        "Everything with namespaces, tables, views, policies and branches of the catalog.", (), _BRANCHED
+        "Do everything with namespaces, tables, views, policies and branches of the catalog.", (), _BRANCHED
     ),
     "CATALOG_MANAGE_METADATA": Privilege(
-        "Everything with namespaces, tables, views, policies and branches, except reading and writing data.",
+        "Do everything with namespaces, tables, views, policies and branches, except read and write data.",
         ("CATALOG_MANAGE_CONTENT",),
         _BRANCHED,
     ),
@@ -171,14 +171,16 @@ PRIVILEGES["BRANCH_LIST"] = Privilege(
 )
 
 ALL: Final = frozenset(PRIVILEGES)
-"""All privileges. `service_admin` has them on the realm, `catalog_admin` on its catalog, an owner on what it owns."""
+"""All privileges. `service_admin` has them on the realm, `catalog_admin` on its catalog, and an owner on the securables
+that it owns."""
 
 
 SEES_NAMESPACE: Final = "sees namespaces"
 SEES_TABLE: Final = "sees tables"
 SEES_VIEW: Final = "sees views"
-"""What any privilege on namespaces, tables or views brings with it: their existence is not hidden. A caller who may do
-something in a namespace also sees the namespace. These are not privileges, so they cannot be granted."""
+"""Marks that `implied` adds to privileges on namespaces, tables or views: the existence of these is not hidden from the
+caller. A caller that sees tables or views in a namespace also sees the namespace. Marks are not privileges, so they
+cannot be granted."""
 _SEEN: Final = {
     "NAMESPACE": SEES_NAMESPACE,
     "TABLE": SEES_TABLE,
@@ -189,8 +191,8 @@ _SEEN: Final = {
 
 @lru_cache(maxsize=4_096)
 def implied(privileges: frozenset[str]) -> frozenset[str]:
-    """Return privileges, with all those that they imply, and what they let see. Names that this release does not know
-    imply nothing."""
+    """Return the given privileges, all privileges that they imply, and the marks (`SEES_TABLE` and others) that belong
+    to them. Privileges that this release does not know imply nothing."""
     found, pending = set(privileges), list(privileges)
     while pending:
         one = pending.pop()
@@ -207,7 +209,7 @@ def implied(privileges: frozenset[str]) -> frozenset[str]:
 
 
 def holders(privilege: str) -> list[str]:
-    """Return the privileges that allow what `privilege` allows, itself first."""
+    """Return a privilege and all privileges that imply it, itself first."""
     others = [name for name in PRIVILEGES if name != privilege and privilege in implied(frozenset((name,)))]
     return [privilege, *others]
 
@@ -225,7 +227,7 @@ def require_known(privileges: Iterable[str], securable: bytes) -> None:
     """Check that privileges exist and can be granted on a securable.
 
     Raises:
-        BadRequestError: a privilege is unknown, or means nothing on such a securable; or there are none.
+        BadRequestError: a privilege is unknown or cannot be granted on such a securable, or no privilege is given.
     """
     given: Collection[str] = list(privileges)
     if not given:

@@ -30,7 +30,7 @@ def access_head(references: References) -> CommitReader | None:
     """Read and return the newest commit of the reference `access`; None if the realm has no access control.
 
     Raises:
-        ReferenceGoneError: the reference was dropped. That never turns access control off.
+        ReferenceGoneError: the reference was dropped. This does not turn access control off: requests are refused.
     """
     try:
         return references.read(ACCESS)

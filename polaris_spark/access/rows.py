@@ -11,8 +11,8 @@
 | `token-keys` | `entry_key((), b"k", id)` | `TokenKey` | entity id |
 | `owners` | securable: a catalog or branch | | name of the principal |
 
-A dropped principal keeps its row, in the state `dropped` and without secrets. So its name is never given to another
-principal, and names in the log and of owners stay unambiguous.
+A dropped principal keeps its row, in the state `dropped` and without secrets. So no other principal can get its name,
+and the names in the log and of owners stay unambiguous.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TOKEN_KEY_KIND: Final = b"k"
 SERVICE_ADMIN: Final = "service_admin"
 """Name of the principal role that has all privileges on the realm. It exists in every realm with access control."""
 CATALOG_ADMIN: Final = "catalog_admin"
-"""Name of the catalog role that has all privileges on its catalog. It is created when it is first named."""
+"""Name of the catalog role that has all privileges on its catalog. It is created when it is first assigned."""
 
 
 class HashedSecret(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -76,26 +76,28 @@ class Principal(msgspec.Struct, frozen=True, array_like=True, gc=False):
     created: int
     """Time of the creation, in milliseconds since 1970."""
     state: Literal["active", "revoked", "dropped"] = "active"
-    """A revoked principal cannot log in and is allowed nothing, until it is active again. A dropped one never is."""
+    """A revoked principal cannot log in or send requests until it is made active again. A dropped principal stays
+    dropped."""
     secrets: tuple[HashedSecret, ...] = ()
     """At most two secrets, the newest first. After a rotation, the old secret can be kept for some time."""
     valid_from: int = 0
     """Tokens that were issued before this time, in milliseconds since 1970, are not accepted. Set when credentials are
     reset or the principal is revoked."""
     expires: int = 0
-    """Time after which the principal is allowed nothing, in milliseconds since 1970; 0 for never."""
+    """Time after which the principal cannot log in or send requests, in milliseconds since 1970; 0 for never."""
     must_rotate: bool = False
     """Whether the principal can do nothing except rotate its credentials."""
     properties: dict[str, str] = {}
 
     def is_active(self, now_ms: int) -> bool:
-        """Whether the principal may log in and send requests at a time, in milliseconds since 1970."""
+        """Whether the principal may log in and send requests at the time `now_ms`, in milliseconds since 1970."""
         return self.state == "active" and not 0 < self.expires <= now_ms
 
 
 @object_type("principal-role", revision=1)
 class PrincipalRole(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A role of principals. It can have grants on everything in the realm, and catalog roles."""
+    """A role that is assigned to principals. It can have grants on any securable of the realm, and can have catalog
+    roles."""
 
     entity_id: int
     name: str
@@ -106,7 +108,8 @@ class PrincipalRole(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 @object_type("catalog-role", revision=1)
 class CatalogRole(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A role of one catalog. It can have grants on this catalog and on what is in it. Principal roles have it."""
+    """A role of one catalog, which is assigned to principal roles. It can have grants on the catalog and on everything
+    in it."""
 
     entity_id: int
     catalog: int

@@ -1,8 +1,9 @@
-"""The rules of a realm: an immutable structure in memory, made from one commit of the reference `access`.
+"""The access rules of a realm: an immutable structure in memory that is built from one commit of the reference
+`access`.
 
-The rule: a principal may do something if one of its active roles holds the needed privilege, or one that implies it, on
-the securable or on anything above it; or if the principal owns the securable or anything above it. Above a table or
-view are its namespaces, the branch, the catalog and the realm. There are only grants, and no denials.
+A principal may do something if one of its active roles holds the needed privilege, or one that implies it, on the
+securable or on any securable above it; or if the principal owns the securable or one above it. Above a table or view
+are its namespaces, the branch, the catalog and the realm. There are only grants, and no denials.
 """
 
 from __future__ import annotations
@@ -32,27 +33,28 @@ Chain = Sequence[bytes]
 """A securable and all securables above it, the lowest first (`access.places`)."""
 
 _BRANCH_PRIVILEGES = frozenset({"BRANCH_FULL_METADATA"})
-"""The privileges of the owner of a branch. The owner of a branch may not read its tables for this alone: otherwise, who
-may create a branch could read everything."""
+"""The privileges of the owner of a branch. They do not include reading its tables: otherwise, every principal that may
+create a branch could read all tables."""
 
 
 class Subject:
-    """A principal with the roles that are active for a request, and what these roles hold."""
+    """A principal, the roles that are active for a request, and the privileges that these roles hold."""
 
     def __init__(self, principal: Principal, roles: Mapping[int, Held], names: Mapping[int, str]) -> None:
         self.principal = principal
         self.is_always_active = (
             principal.state == "active" and not principal.expires and not principal.must_rotate
         )
-        """Whether the principal may send requests whatever the time is."""
+        """Whether the principal may send requests at any time: it is active, never expires, and need not rotate its
+        credentials."""
         self.role_names = dict(names)
         """Names of the active roles, by entity id."""
         self.held: dict[bytes, frozenset[str]] = {}
-        """All privileges by securable, with those that are implied."""
+        """All granted and implied privileges, by securable."""
         self.allowed: set[object] = set()
-        """Requests that were found to be allowed on a commit, so that they are not checked again there."""
+        """Cache of requests that are allowed on a commit. They are not checked again on that commit."""
         self.catalogs: set[int] = set()
-        """Entity ids of the catalogs in which the roles hold something."""
+        """Entity ids of the catalogs in which the roles hold a privilege."""
         for held in roles.values():
             for securable, privileges in held.items():
                 there = self.held.get(securable)
@@ -68,7 +70,7 @@ class Subject:
         return self.principal.name
 
     def may(self, privilege: str, chain: Chain) -> bool:
-        """Whether the roles hold a privilege on a securable or on anything above it."""
+        """Whether the roles hold a privilege on any securable of a chain."""
         held = self.held
         for securable in chain:
             privileges = held.get(securable)
@@ -77,7 +79,8 @@ class Subject:
         return False
 
     def entities(self, catalog: int) -> list[int]:
-        """Return the entity ids of the namespaces, tables and views of a catalog on which the roles hold something."""
+        """Return the entity ids of the namespaces, tables and views of a catalog on which the roles hold a
+        privilege."""
         return [
             id
             for securable in self.held
@@ -87,11 +90,11 @@ class Subject:
 
 
 Held = dict[bytes, frozenset[str]]
-"""Privileges by securable, with those that are implied."""
+"""Granted and implied privileges, by securable."""
 
 
 class Reason(NamedTuple):
-    """One grant that allows something."""
+    """A grant that gives the needed privilege."""
 
     role: str
     privilege: str
@@ -109,14 +112,14 @@ class Rules:
         pointers = [entry.pointer for _, entry in head.index(PRINCIPALS).range()]
         rows = head.store.get_many(pointers, Principal)
         self.principals = {row.name: row for row in rows.values()}
-        """All principals by name, also revoked and dropped ones."""
+        """All principals by name, including revoked and dropped ones."""
         self.roles: dict[int, PrincipalRole | CatalogRole] = {row.entity_id: row for row in list_roles(head)}
         """All roles by entity id."""
         self._assigned: dict[int, list[int]] = {}
         for key, _ in head.index(ASSIGNMENTS).range():
             self._assigned.setdefault(id_from(key), []).append(id_from(key[8:]))
         self.grants: dict[int, dict[bytes, frozenset[str]]] = {}
-        """The granted privileges by role and securable, without those that are implied."""
+        """The granted privileges, without implied ones, by role and securable."""
         for key, entry in head.index(GRANTS).range():
             granted = _granted(entry.value)
             self.grants.setdefault(id_from(key[-8:]), {})[key[:-8]] = granted
@@ -131,7 +134,7 @@ class Rules:
         self._subjects: dict[tuple[str, frozenset[str] | None], Subject] = {}
 
     def active_subject(self, name: str, roles: frozenset[str] | None) -> Subject | None:
-        """Return a principal with its active roles, if it was looked up before and is active whatever the time is; else
+        """Return a principal with its active roles, if it is in the cache and may send requests at any time; otherwise
         None. This is a fast path of `subject`."""
         found = self._subjects.get((name, roles))
         return found if found is not None and found.is_always_active else None
@@ -143,8 +146,10 @@ class Rules:
 
         Args:
             now_ms: the time, in milliseconds since 1970.
-            roles: names of the principal roles that the caller uses, of those that the principal has; None for all.
-            rotating: whether the caller rotates its own credentials, which it may do if it must.
+            roles: names of the principal roles that the caller uses; None for all roles of the principal. Roles that
+                the principal does not have are ignored.
+            rotating: whether the request rotates the caller's own credentials. It is then allowed even if they must be
+                rotated.
         Raises:
             NotAuthorizedError: the principal does not exist, is revoked, or has expired.
         """
@@ -182,7 +187,7 @@ class Rules:
         return list(found)
 
     def may_ever(self, principal: Principal, privilege: str, securable: bytes) -> bool:
-        """Whether any role of a principal holds a privilege on a securable, also while the principal is not active."""
+        """Whether any role of a principal holds a privilege on a securable, even if the principal is not active."""
         return any(privilege in self._held_by(id).get(securable, ()) for id in self._active(principal, None))
 
     def _held_by(self, role: int) -> Held:
@@ -201,11 +206,11 @@ class Rules:
         return [holder for holder, roles in self._assigned.items() if role in roles]
 
     def owner(self, securable: bytes) -> str | None:
-        """Return the principal that owns a catalog or branch; None if nobody does."""
+        """Return the principal that owns a catalog or branch; None if it has no owner."""
         return self._owners.get(securable)
 
     def owns(self, name: str, privilege: str, chain: Chain) -> bool:
-        """Whether a principal may do something because it owns the catalog or branch in a chain."""
+        """Whether a principal has a privilege because it owns the catalog or branch in a chain."""
         if not self._owners:
             return False
         for securable in chain:

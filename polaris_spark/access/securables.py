@@ -1,5 +1,5 @@
-"""Securables: what a grant can be on. They are named by entity ids, so that renames keep grants, and so that a new
-table has none of the grants of a dropped table of the same name.
+"""Securables: the objects on which privileges are granted. Entity ids identify them, so grants survive renames, and a
+new table gets no grants of a dropped table with the same name.
 
 | securable | bytes |
 | --- | --- |
@@ -37,15 +37,15 @@ def entity(catalog_id: int, entity_id: int) -> bytes:
 
 
 def catalog_of(securable: bytes) -> int | None:
-    """Return the entity id of the catalog that a securable is or belongs to; None for the realm."""
+    """Return the entity id of a securable's catalog; None for the realm."""
     return None if securable == REALM else int.from_bytes(securable[1:9], "big")
 
 
 def branch_of(securable: bytes) -> str | None:
-    """Return the name of the branch that a securable is; None for others."""
+    """Return the name of the branch if the securable is a branch; otherwise None."""
     return securable[9:].decode() if securable[:1] == _BRANCH else None
 
 
 def entity_of(securable: bytes) -> int | None:
-    """Return the entity id of the namespace, table or view that a securable is; None for others."""
+    """Return the entity id if the securable is a namespace, table or view; otherwise None."""
     return int.from_bytes(securable[9:17], "big") if securable[:1] == _ENTITY else None

@@ -1,12 +1,12 @@
 """Keys that sign access tokens, in rows of the reference `access`, so that all servers of a realm share them.
 
-The index `token-keys` has a `TokenKey` for each key. Its public key verifies tokens and is in plain form: anyone who
-can read the realm's rows can verify tokens. Its private key is sealed: encrypted with a key that is derived by scrypt
-from the server key, which only servers have. So the rows alone, a dump of the database or a realm file do not suffice
-to make tokens.
+The index `token-keys` has a `TokenKey` for each key. Its public key verifies tokens and is stored unencrypted: anyone
+who can read the realm's rows can verify tokens. Its private key is sealed: encrypted with a key that is derived by
+scrypt from the server key, which only servers have. So nobody can create tokens from the rows, a dump of the database
+or a realm file alone.
 
-A server makes a new key when it needs one: when there is none, when the newest is older than `ROTATION_MS`, or when its
-server key opens none. Keys are removed when no token that they signed can still be valid.
+A server creates a new key if there is none, if the newest is older than `ROTATION_MS`, or if its server key cannot
+decrypt any. Keys are removed when no token that they signed can still be valid.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ALGORITHM: Final = "EdDSA"
 ROTATION_MS: Final = 30 * 24 * 60 * 60_000
 """Age at which a server replaces the newest key, in milliseconds."""
 MAX_LIFETIME_MS: Final = 24 * 60 * 60_000
-"""Longest time for which a token may be valid, in milliseconds."""
+"""Maximum lifetime of a token, in milliseconds."""
 MOST_KEYS: Final = 16
 """Maximum number of keys. If there are more, the oldest are removed."""
 LEAST_SERVER_KEY: Final = 32
@@ -52,7 +52,7 @@ _COST, _BLOCK_SIZE, _PARALLEL, _MEMORY = 2**14, 8, 1, 64 * 2**20
 
 
 class ServerKey:
-    """The secret of the servers of a realm, which seals and opens private keys. Thread-safe."""
+    """The secret that the servers of a realm share. It encrypts and decrypts private keys. Thread-safe."""
 
     def __init__(self, secret: Secret) -> None:
         """
@@ -151,8 +151,8 @@ class AddTokenKey(AccessChange[bool]):
 
 
 class RevokeTokens(AccessChange[int]):
-    """Remove all keys, so that no token that was issued before is accepted any more. Servers make a new key when
-    somebody logs in. The result is the number of removed keys."""
+    """Remove all keys. This makes all issued tokens invalid. Servers create a new key at the next login. The result is
+    the number of removed keys."""
 
     action = "revoke-tokens"
 
@@ -186,11 +186,11 @@ def verifying_key(row: TokenKey) -> PyJWK:
 def signing_key(
     references: References, head: CommitReader, server_key: ServerKey, operation: Operation
 ) -> SigningKey:
-    """Return the newest key that a server key opens. If there is none, or it is too old, make a new one.
+    """Return the newest key that a server key can decrypt. If there is none, or it is too old, create a new one.
 
     Args:
         head: a commit of the reference `access`.
-        operation: names the principal that the log records for a new key.
+        operation: principal and notes for the log entry of a new key.
     """
     while True:
         rows = token_keys(head)

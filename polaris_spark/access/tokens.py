@@ -1,8 +1,8 @@
 """Access tokens that the servers of a realm issue: signed JWTs (RFC 9068) that name a principal and its roles.
 
 A token is accepted as long as the key that signed it is in the realm's rows, it has not expired, and the principal is
-active and has the credentials with which the token was issued. So a token ends when the principal's credentials are
-rotated or reset, or the principal is revoked or dropped.
+active and has the credentials with which the token was issued. So a token becomes invalid when the principal's
+credentials are rotated or reset, or the principal is revoked or dropped.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from polaris_spark.errors import BadRequestError, InputError, NotAuthorizedError
 from polaris_spark.system.registry import References
 
 LIFETIME_SECONDS: Final = 3_600
-"""Default time for which a token is valid, in seconds."""
+"""Default lifetime of a token, in seconds."""
 
 SCOPE_PREFIX: Final = "PRINCIPAL_ROLE:"
 ALL: Final = "PRINCIPAL_ROLE:ALL"
@@ -54,7 +54,7 @@ _MAX_ROLES: Final = 100
 
 
 class VerifiedToken(NamedTuple):
-    """What an access token stands for."""
+    """The verified contents of an access token."""
 
     principal: Principal
     roles: frozenset[str] | None
@@ -62,7 +62,7 @@ class VerifiedToken(NamedTuple):
     expires: float
     """Time after which the token is not valid, in seconds since 1970."""
     until: float
-    """Time after which no token may be valid that is exchanged for this one, in seconds since 1970."""
+    """Latest expiry time of tokens that are exchanged for this one, in seconds since 1970."""
 
 
 class TokenIssuer:
@@ -79,7 +79,7 @@ class TokenIssuer:
     ) -> None:
         """
         Args:
-            operation: names the principal that the log records for new keys.
+            operation: principal and notes for the log entries of new keys.
         Raises:
             InputError: the lifetime is out of range.
         """
@@ -105,10 +105,9 @@ class TokenIssuer:
         Args:
             head: a commit of the reference `access`.
             roles: names of the principal roles to which the token is limited; None for all.
-            until: time after which neither this token may be valid, nor one that is exchanged for it, in seconds since
-                1970.
+            until: latest expiry time of this token and of tokens that are exchanged for it, in seconds since 1970.
         Returns:
-            the token, and for how many seconds it is valid.
+            the token, and its lifetime in seconds.
         """
         key = signing_key(self._references, head, self._server_key, self._operation)
         now = self._references.clock.now_ms() // 1_000
@@ -138,7 +137,7 @@ class TokenIssuer:
 
 
 def verify_token(head: CommitReader, realm: str, token: str, now_ms: int) -> VerifiedToken | None:
-    """Return what an access token stands for. Return None if it is no access token of this realm.
+    """Return the verified contents of an access token; None if the text is not an access token of this realm.
 
     Args:
         head: a commit of the reference `access`.
@@ -154,7 +153,7 @@ def verify_token(head: CommitReader, realm: str, token: str, now_ms: int) -> Ver
         raise NotAuthorizedError(f"the algorithm {said.algorithm[:20]!r} is not allowed")
     row = next((one for one in token_keys(head) if one.id == said.key_id), None)
     if row is None:
-        raise NotAuthorizedError("the key of the token does not exist any more")
+        raise NotAuthorizedError("the key that signed the token no longer exists")
     claims = verified_claims(token, verifying_key(row), ALGORITHM)
     now = now_ms / 1_000
     expires = check_times(claims, now, _SKEW_SECONDS)
@@ -168,14 +167,14 @@ def log_in_by_token(access: AccessControl, realm: str, token: Secret) -> tuple[s
     the token is limited (None: all).
 
     Raises:
-        NotAuthorizedError: the token is not accepted, or is of another kind.
+        NotAuthorizedError: the token is not accepted, or no server of the realm issued it.
     """
     rules, now = access.newest(), access.references.clock.now_ms()
     found = None if rules is None else verify_token(rules.head, realm, token.reveal().strip(), now)
     if found is None:
         raise NotAuthorizedError(
-            f"the property 'token' is no token that a server of realm {realm!r} issued; only such tokens are accepted "
-            "in process"
+            f"the property 'token' is not a token that a server of realm {realm!r} issued; sessions without a server "
+            "accept only such tokens"
         )
     return found.principal.name, found.roles
 
@@ -194,7 +193,7 @@ def roles_in(scope: str) -> frozenset[str] | None:
     """Return the principal roles that a scope names; None for all roles of the principal.
 
     Raises:
-        BadRequestError: a part of the scope is of another form.
+        BadRequestError: the scope names too many roles, or a part of it does not name a role.
     """
     roles: set[str] = set()
     is_all = False

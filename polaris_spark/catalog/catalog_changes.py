@@ -90,7 +90,7 @@ ENDED: Final = "end-catalog"
 
 
 class CatalogPermissions(Protocol):
-    """What a principal may do with the catalogs of a realm with access control (`rest.catalog_rules`)."""
+    """Checks of what a principal may do with the catalogs of a realm with access control (`rest.catalog_rules`)."""
 
     def require(self, privilege: str, row: CatalogRow | None) -> None:
         """Raise `ForbiddenError` if the principal lacks a privilege on a catalog, or on the realm if `row` is None."""
@@ -102,15 +102,15 @@ class CatalogPermissions(Protocol):
         """Whether the principal may read the properties of a catalog."""
 
     def own(self, row: CatalogRow) -> None:
-        """Let the principal own a catalog that it has created."""
+        """Make the principal the owner of a catalog that it has created."""
 
 
 class RealmCatalogs:
     """The catalogs of a realm, and changes of them by one principal. Thread-safe.
 
-    In a realm with access control, a catalog that the principal may not see is treated as a missing one, and the
-    properties that the principal may not read are left out. All methods raise `ForbiddenError` if the principal lacks
-    the needed privilege.
+    In a realm with access control, a catalog that the principal may not see is treated as missing, and properties that
+    the principal may not read are left out. All methods raise `ForbiddenError` if the principal lacks the needed
+    privilege.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class RealmCatalogs:
         Args:
             context: the clock is used.
             operation: principal and notes for the log. It has no id.
-            permissions: what the principal may do; None in a realm without access control.
+            permissions: checks of what the principal may do; None in a realm without access control.
         """
         self._permissions = permissions
         self._references = references
@@ -202,7 +202,7 @@ class RealmCatalogs:
         Raises:
             AlreadyExistsError: a catalog has this name.
             BadRequestError: no catalog can have this name.
-            ForbiddenError: the warehouse overlaps that of another catalog, or a table of another catalog.
+            ForbiddenError: the warehouse overlaps the warehouse or a table of another catalog.
             InputError: the warehouse is missing, or a property cannot be set or has a value that cannot be used.
         """
         check_new_name(name)
@@ -235,7 +235,7 @@ class RealmCatalogs:
         return self.get(name)
 
     def rename(self, name: str, to: str) -> StoredCatalog:
-        """Rename a catalog. Sessions that have it open go on working on it.
+        """Rename a catalog. Sessions that have the catalog open continue to work.
 
         Raises:
             AlreadyExistsError: a catalog has the new name.
@@ -252,7 +252,7 @@ class RealmCatalogs:
     def drop(self, name: str, *, cascade: bool = False) -> CatalogRow:
         """Drop a catalog. It can be restored until its grace period ends. Return its row.
 
-        If the process dies meanwhile, sessions that have the catalog open may be able to change it until it is settled
+        If the process dies during the drop, sessions that have the catalog open can still change it until it is settled
         (see the module).
 
         Args:
@@ -289,11 +289,11 @@ class RealmCatalogs:
 
         Args:
             name: the name that the catalog had.
-            id: entity id of the catalog; by default, that of the catalog of this name that was dropped last.
+            id: entity id of the catalog; by default, the id of the last dropped catalog with this name.
             to: the new name; by default, the old one.
         Raises:
             AlreadyExistsError: a catalog has the name.
-            ForbiddenError: the warehouse overlaps that of a catalog that was created since then.
+            ForbiddenError: the warehouse overlaps the warehouse of a catalog that was created since the drop.
             NotFoundError: no dropped catalog has this name and id, or its grace period has ended.
         """
         self.settle_all()
@@ -367,7 +367,7 @@ def checked_new(properties: Mapping[str, str]) -> dict[str, str]:
     require_bounded(wanted)
     if not fixed.get(WAREHOUSE):
         raise InputError(
-            "the property 'warehouse' of the new catalog is missing: the location below which tables are created"
+            "the new catalog has no property 'warehouse': set it to the location below which tables are created"
         )
     if fixed.get(SHARED_LOCATIONS, "refuse") not in ("allow", "refuse"):
         raise InputError(f"{SHARED_LOCATIONS} is {fixed[SHARED_LOCATIONS]!r}; it must be 'allow' or 'refuse'")
@@ -419,7 +419,7 @@ class DropCatalog(TimedChange[None]):
     def apply(self, state: State, prepared: int) -> None:
         found = find_by_id(state, self.row)
         if found is None:
-            raise NotFoundError(f"catalog {self.row.name!r} does not exist any more")
+            raise NotFoundError(f"catalog {self.row.name!r} no longer exists")
         key, entry = found
         mark = DroppedMark(prepared, self.operation.principal)
         state.remove(NAMES, key)
@@ -498,7 +498,7 @@ class _EndChange(Change[int, None]):
             state.remove(DROPPED, id)
         else:
             state.put(DROPPED, id, Entry(before.pointer, after.encode()))
-        # Another catalog may have the name by now, so the key is that of the catalog's references.
+        # Another catalog may have the name now, so use the key of the catalog's references.
         key, summary = catalog_prefix(before.row).rstrip("/").encode(), {"catalog": before.row.name}
         who, entity = self.operation.principal, before.row.entity_id
         state.log(LogEntry(b"", who, now, self.action, entity, key, summary=summary))
@@ -542,7 +542,7 @@ def has_files(row: CatalogRow) -> bool:
 
 
 def unsettled(references: References) -> list[CatalogRow]:
-    """Return the catalogs that were dropped or restored but whose references were not, because a process died."""
+    """Return catalogs that were dropped or restored while their references were not, because a process died."""
     listed = references.listed()
     dropped = {_prefix_of(one) for one in listed if was_dropped_with_catalog(one)}
     live = {_prefix_of(one) for one in listed if one.registration.state == "live"}

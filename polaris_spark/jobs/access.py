@@ -10,8 +10,8 @@ from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure, Run
 
 
 def _lazily(name: str) -> Run:
-    """Return a function that calls the function `name` of `jobs.access_calls`, whose module is imported at the first
-    call: importing all that it needs takes long."""
+    """Return a function that calls the function `name` of `jobs.access_calls`. That module is imported at the first
+    call, because importing it takes long."""
 
     def run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
         from polaris_spark.jobs import access_calls
@@ -31,11 +31,13 @@ _PRIVILEGES = Parameter("privileges", "STRING", "privileges, separated by commas
 _PRIVILEGE = Parameter("privilege", "STRING", "a privilege", required=True)
 _PRINCIPAL = Parameter("name", "STRING", "name of the principal", required=True)
 _HOLDER = Parameter("holder", "STRING", "the principal or principal role", required=True)
-_LIFETIME = Parameter(
-    "expires_after", "STRING", "time after which the principal is allowed nothing, such as '90 d'"
+_LIFETIME = Parameter("expires_after", "STRING", "time after which the principal expires, such as '90 d'")
+_PROPERTIES = Parameter(
+    "properties", "MAP<STRING,STRING>", "properties; they have no effect", takes_variables=False
 )
-_PROPERTIES = Parameter("properties", "MAP<STRING,STRING>", "properties, for people", takes_variables=False)
-_MUST_ROTATE = Parameter("must_rotate", "BOOLEAN", "whether the principal must rotate its credentials first")
+_MUST_ROTATE = Parameter(
+    "must_rotate", "BOOLEAN", "whether the principal must rotate its credentials before it does anything else"
+)
 _GRANTED = (Column("role", "STRING"), Column("securable", "STRING"), Column("privilege", "STRING"))
 _SECRETS = (Column("name", "STRING"), Column("client_id", "STRING"), Column("client_secret", "STRING"))
 _STATE = (Column("name", "STRING"), Column("state", "STRING"))
@@ -43,7 +45,7 @@ _MANAGES = (
     Need(
         "",
         On.OWN,
-        why="CATALOG_MANAGE_ACCESS on the securable or above, or to own it; SERVICE_MANAGE_ACCESS for the realm",
+        why="CATALOG_MANAGE_ACCESS on the securable or above, or ownership; SERVICE_MANAGE_ACCESS for the realm",
     ),
 )
 _OF_ROLES = (
@@ -53,7 +55,7 @@ _OF_ROLES = (
         why="the privilege on the realm for principal roles; CATALOG_MANAGE_ACCESS on the catalog for its roles",
     ),
 )
-_SEES = (Need("", On.OWN, why="nothing; the result has only what the caller may know"),)
+_SEES = (Need("", On.OWN, why="nothing; the result contains only what the caller may see"),)
 
 
 def _procedure(
@@ -83,7 +85,7 @@ PROCEDURES = (
     ),
     _procedure(
         "show_grants",
-        "List the grants that the caller may know.",
+        "List the grants that the caller may see.",
         (_ROLE._replace(required=False),),
         _GRANTED,
         run=_lazily("show_grants"),
@@ -120,7 +122,7 @@ PROCEDURES = (
     ),
     _procedure(
         "explain_access",
-        "Explain why a principal, by default the caller, may do something or not.",
+        "Explain why a principal, by default the caller, has a privilege or lacks it.",
         (_PRIVILEGE, _ON, _NAME, Parameter("principal", "STRING", "the principal; by default, the caller")),
         (Column("what", "STRING"), Column("text", "STRING"), Column("role", "STRING")),
         run=_lazily("explain"),
@@ -145,7 +147,7 @@ PROCEDURES = (
     ),
     _procedure(
         "drop_principal",
-        "Drop a principal. Its name is not given to another one.",
+        "Drop a principal. Its name can never be used again.",
         (_PRINCIPAL,),
         _STATE,
         run=_lazily("drop_principal"),
@@ -178,7 +180,7 @@ PROCEDURES = (
     ),
     _procedure(
         "reset_credentials",
-        "Give a principal a new client secret, which is shown only once. Its old secrets and tokens end at once.",
+        "Give a principal a new client secret, which is shown only once, and end its old secrets and tokens.",
         (_PRINCIPAL, _MUST_ROTATE),
         _SECRETS,
         run=_lazily("reset"),
@@ -186,7 +188,7 @@ PROCEDURES = (
     ),
     _procedure(
         "revoke_tokens",
-        "End all tokens that servers of the realm have issued, by removing the keys that signed them.",
+        "Make all tokens invalid that servers of the realm have issued, by removing the keys that signed them.",
         (),
         (Column("removed_keys", "INT"),),
         run=_lazily("revoke_tokens"),
@@ -197,7 +199,7 @@ PROCEDURES = (
         "Create a principal role, or a role of this catalog.",
         (
             _ROLE._replace(name="name"),
-            Parameter("if_not_exists", "BOOLEAN", "whether to do nothing if it exists"),
+            Parameter("if_not_exists", "BOOLEAN", "whether to do nothing if the role exists"),
             _PROPERTIES,
         ),
         (Column("role", "STRING"),),
@@ -214,7 +216,7 @@ PROCEDURES = (
     ),
     _procedure(
         "show_roles",
-        "List the roles that the caller may know, and who has them.",
+        "List the roles that the caller may see, and their holders.",
         (),
         (Column("role", "STRING"), Column("kind", "STRING"), Column("holders", "STRING")),
         run=_lazily("show_roles"),

@@ -1,4 +1,4 @@
-"""What the procedures of access control do (`jobs.access` defines them)."""
+"""Implementation of the procedures of access control, which `jobs.access` defines."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def target_of(call: Call, arguments: Arguments) -> Target:
     if kind == "catalog":
         if name not in (None, catalog.name):
             raise InputError(
-                f"the catalog of this session is {catalog.name!r}; use another catalog by its session"
+                f"the catalog of this session is {catalog.name!r}; open a session of the other catalog to use that one"
             )
         return Target(whole[0], whole, f"catalog {catalog.name}", permissions)
     if kind not in ("branch", "namespace", "table", "view"):
@@ -101,7 +101,7 @@ def _named_target(permissions: Permissions, kind: str, text: str) -> Target:
 
 
 def require_managing(target: Target) -> None:
-    """Refuse a change of grants on a securable that the caller does not manage.
+    """Raise an error if the caller may not change the grants on a securable.
 
     Raises:
         ForbiddenError: the caller neither holds the privilege nor owns the securable.
@@ -174,7 +174,8 @@ def show_grants(call: Call, arguments: Arguments) -> Rows:
 
 
 class Describer:
-    """Describes securables in words. Namespaces, tables and views are looked up in the session's state."""
+    """Returns descriptions of securables, for messages and results. Names of namespaces, tables and views are looked up
+    in the session's state."""
 
     def __init__(self, permissions: Permissions) -> None:
         self._permissions = permissions
@@ -343,7 +344,8 @@ def _principal(permissions: Permissions, name: str) -> Principal:
 
 
 def _protect_administrators(call: Call, name: str) -> None:
-    """Refuse a change of an administrator by others than administrators, who could otherwise take its place.
+    """Raise an error if the caller is not an administrator and wants to change one: it could otherwise log in as that
+    administrator.
 
     Raises:
         ForbiddenError: a role of the principal may manage access of the realm, and the caller may not.
@@ -412,8 +414,8 @@ def drop_role(call: Call, arguments: Arguments) -> Rows:
 
 
 def _require_roles(call: Call, role: RoleName, privilege: str) -> None:
-    """Check a change of a role: a principal role needs `privilege` on the realm, a catalog role the management of
-    access of its catalog."""
+    """Check that the caller may change a role. A principal role needs `privilege` on the realm; a catalog role needs
+    `CATALOG_MANAGE_ACCESS` on its catalog."""
     permissions = permissions_of(call)
     if role.catalog is None:
         permissions.require_base(privilege, (securables.REALM,), "the realm")

@@ -1,7 +1,7 @@
-"""Principals, roles and grants as a document: export, and the changes that make them as a document says.
+"""Principals, roles and grants as a YAML document: export a document, and compute the changes that apply one.
 
-The document has what belongs to the realm, and what belongs to one catalog. It has no secrets. What it names becomes as
-it says; what it does not name stays as it is.
+A document contains the principals and roles of the realm and the roles of one catalog, without secrets. Applying it
+changes the principals and roles that it names, and no others.
 
     principals:
       ann: {state: active, roles: [analysts]}
@@ -76,7 +76,7 @@ class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
 
 class Step(NamedTuple):
-    """One change, in words and as a change of the rules."""
+    """One change: its description, and the change of the rules to commit."""
 
     words: str
     change: AccessChange[Any]
@@ -99,7 +99,7 @@ def parse(text: str) -> Document:
 
 
 def text_of(document: Document) -> str:
-    """Return a document as YAML text, in the order of names."""
+    """Return a document as YAML text, ordered by name."""
     import yaml
 
     text: str = yaml.safe_dump(msgspec.to_builtins(document), sort_keys=True, allow_unicode=True)
@@ -142,7 +142,8 @@ def _is_built_in(role: PrincipalRole | CatalogRole) -> bool:
 
 
 def _grants(permissions: Permissions, role: PrincipalRole | CatalogRole) -> list[GrantEntry]:
-    """Return the grants of a role, except those on other catalogs, and on what is not in the session's state."""
+    """Return the grants of a role. Grants on other catalogs, and on entities that are not in the session's state, are
+    left out."""
     if _is_built_in(role):
         return []
     found = []
@@ -172,10 +173,11 @@ def _named(permissions: Permissions, securable: bytes) -> tuple[Any, str | None]
 
 
 def steps(call: Call, document: Document) -> list[Step]:
-    """Return the changes that make principals, roles and grants as a document says. Nothing is changed.
+    """Return the changes that apply a document. Nothing is changed yet.
 
     Raises:
-        InputError, BadRequestError, NotFoundError: the document names something that does not exist or cannot be.
+        InputError, BadRequestError, NotFoundError: the document names something that does not exist, or a value is not
+            allowed.
         ForbiddenError: the caller may not manage access of the realm.
     """
     return list(_Plan(call, document).steps())

@@ -1,4 +1,4 @@
-"""What a principal may do with the catalogs of a realm with access control."""
+"""Checks of what a principal may do with the catalogs of a realm with access control."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from polaris_spark.rest.permissions import forbidden, knows_catalog
 
 
 class CatalogRules:
-    """What a principal may do with catalogs, for `catalog.catalog_changes.RealmCatalogs`. The rules are those that
-    hold at each call."""
+    """Checks of what a principal may do with catalogs, for `catalog.catalog_changes.RealmCatalogs`. Each call uses the
+    current rules."""
 
     def __init__(
         self, access: AccessControl, clock: Clock, operation: Operation, roles: frozenset[str] | None
     ) -> None:
         """
         Args:
-            operation: the principal and its notes.
-            roles: names of the principal roles that are used; None for all that the principal has.
+            operation: principal and notes for the log.
+            roles: names of the principal roles that the principal uses; None for all of its roles.
         """
         self._access = access
         self._clock = clock
@@ -30,7 +30,7 @@ class CatalogRules:
         self._roles = roles
 
     def require(self, privilege: str, row: CatalogRow | None) -> None:
-        """Refuse what the principal may not do.
+        """Raise an error if the principal lacks a privilege on a catalog or on the realm.
 
         Args:
             row: the catalog; None for the realm.
@@ -51,7 +51,7 @@ class CatalogRules:
         return _may(*self._now(), "CATALOG_READ_PROPERTIES", row)
 
     def own(self, row: CatalogRow) -> None:
-        """Let the principal own a catalog that it has created."""
+        """Make the principal the owner of a catalog that it has created."""
         securable = securables.catalog(row.entity_id)
         self._access.change(
             SetOwner(self._clock, self._operation, securable, self._operation.principal, row.name)

@@ -1,4 +1,4 @@
-"""Authentication of requests: which authenticators are asked, and what limits hold."""
+"""Authentication of requests: ask the authenticators in turn, and limit failed logins."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from polaris_spark.server.metrics import Metrics
 from polaris_spark.server.oidc import OidcAuthenticator, Settings
 
 KEPT_SECONDS: Final = 1.0
-"""Time for which a verified token is not verified again. So a revoked token is refused after this time, and after the
-time of the property `access-refresh`."""
+"""Time for which a verified token is cached. A revoked token can be accepted for this time plus the time of the
+property `access-refresh`."""
 
 FAILURES_PER_ADDRESS: Final = 60
 """Default maximum number of failed attempts from one address per minute."""
@@ -38,8 +38,8 @@ V = TypeVar("V")
 
 
 class Verifications:
-    """Threads that verify tokens or secrets, so that slow or many logins do not hinder other requests. For the thread
-    of the event loop only."""
+    """Threads that verify tokens or secrets, so that slow or many logins do not hinder other requests. Only the thread
+    of the event loop may use it."""
 
     def __init__(self, threads: int, most: int, name: str) -> None:
         """
@@ -70,7 +70,8 @@ class Verifications:
 
 
 class Authentication:
-    """Finds the senders of requests by the authenticators of a server. For the thread of the event loop only."""
+    """Identifies the senders of requests with the authenticators of a server. Only the thread of the event loop may use
+    it."""
 
     def __init__(
         self,
@@ -84,12 +85,12 @@ class Authentication:
     ) -> None:
         """
         Args:
-            authenticators: are asked in this order.
-            admit: raises `NotAuthorizedError` if a principal may not log in, whatever its token.
+            authenticators: authenticators, in the order in which they are asked.
+            admit: function that raises `NotAuthorizedError` if a principal may not log in, even with a valid token.
             failures_per_address: maximum number of failed attempts per minute from one IPv4 address or one IPv6
                 network of 64 bits; 0 for no limit.
-            elapsed: returns a monotonic time, in seconds.
-            now: returns the seconds since 1970.
+            elapsed: function that returns a monotonic time, in seconds.
+            now: function that returns the seconds since 1970.
         """
         self._authenticators = tuple(authenticators)
         self._admit = admit
@@ -113,7 +114,7 @@ class Authentication:
         )
 
     async def login_of(self, token: str, address: str) -> Login:
-        """Return the login that a token stands for.
+        """Return the login that a token proves.
 
         Raises:
             NotAuthorizedError: the token is not accepted.
@@ -128,17 +129,17 @@ class Authentication:
         return login
 
     async def try_token(self, token: str) -> Login | None:
-        """Return the login that a token stands for; None if the token is not accepted. A refusal is not counted."""
+        """Return the login that a token proves; None if the token is not accepted. A refusal is not counted."""
         try:
             return await self.tokens.run(lambda: self._ask(token))
         except NotAuthorizedError:
             return None
 
     def require_allowed(self, address: str, method: str) -> None:
-        """Refuse an attempt from an address from which too many attempts failed.
+        """Raise an error if too many attempts from an address have failed.
 
         Raises:
-            TooManyRequestsError: as described.
+            TooManyRequestsError: too many attempts have failed; try again later.
         """
         wait = self.addresses.wait_seconds(address)
         if wait:
@@ -148,7 +149,7 @@ class Authentication:
             )
 
     def limited(self, method: str) -> None:
-        """Count a login that was refused because too many failed before."""
+        """Count a login that was refused because too many logins failed before it."""
         self._metrics.login(method, "limited")
 
     def failed(self, address: str, method: str, reason: str, **more: str | None) -> None:
@@ -178,7 +179,7 @@ class Authentication:
             self._metrics.login(_UNKNOWN, "unavailable")
             raise
         self._verified.put(token, login)
-        # An issued token was logged when it was issued.
+        # The login of an issued token was logged when the token was issued.
         if login.method != "issued-token" and self._seen.get(token) is None:
             self._seen.put(token, value=True)
             self.succeeded(address, login)
@@ -209,9 +210,7 @@ def bearer_token(given: Sequence[str]) -> str:
         NotAuthorizedError: there is not exactly one header, it has another scheme, or its token is too long.
     """
     if len(given) != 1:
-        raise NotAuthorizedError(
-            "the request has no bearer token; send the header Authorization: Bearer TOKEN, once"
-        )
+        raise NotAuthorizedError("the request must have exactly one header Authorization: Bearer TOKEN")
     scheme, _, token = given[0].partition(" ")
     if scheme.lower() != "bearer":
         raise NotAuthorizedError(
@@ -224,7 +223,7 @@ def bearer_token(given: Sequence[str]) -> str:
 
 
 def address_of(request: Request) -> str:
-    """Return the address by which failures of a request's sender are counted."""
+    """Return the address for which a failed login of this request is counted."""
     return source_of(request.client.host) if request.client else _UNKNOWN
 
 

@@ -48,7 +48,7 @@ FAILURES_PER_CLIENT: Final = 10
 """Maximum number of failed logins with one client id per minute."""
 
 VERIFIED_SECONDS: Final = 60.0
-"""Time for which a verified secret is not hashed again."""
+"""Time for which a verified secret is cached, so that it is not hashed again."""
 
 _MAX_BODY: Final = 64 * 1024
 _MAX_PARAMETERS: Final = 32
@@ -97,8 +97,8 @@ class _Verified(NamedTuple):
 
 
 class TokenEndpoint:
-    """Answers requests for tokens. For the thread of the event loop only; secrets are verified in threads of their
-    own, of which there are few, because each verification needs 16 MiB of memory and about 0.1 s."""
+    """Answers requests for tokens. Only the thread of the event loop may use it. A few other threads verify secrets,
+    because each verification needs 16 MiB of memory and about 0.1 s."""
 
     def __init__(self, references: References, issuer: TokenIssuer, authentication: Authentication) -> None:
         self._references = references
@@ -285,13 +285,14 @@ class TokenEndpoint:
 
 
 def _narrowed(asked: frozenset[str] | None, given: frozenset[str] | None) -> frozenset[str] | None:
-    """Return the roles of a token that is exchanged for another one. It never has more roles than the other one.
+    """Return the roles of a new token that is issued in exchange for another one. It never has more roles than the
+    other one.
 
     Args:
-        asked: the roles that the request asks for; None if it asks for none in particular.
-        given: the roles of the other token; None for all.
+        asked: the roles that the request asks for; None if it names none.
+        given: the roles of the other token; None for all roles of the principal.
     Raises:
-        RefusedError: the request asks for other roles.
+        RefusedError: the request asks for roles that the other token does not have.
     """
     if asked is None:
         return given
@@ -312,7 +313,8 @@ def _client_of(request: Request, form: Mapping[str, str]) -> _Client | None:
     ignored: clients send their old token along when they log in again.
 
     Raises:
-        RefusedError: the header is malformed, or the request has both, or a secret without a client id.
+        RefusedError: the header is malformed, the form and the header name different clients, or the client id or the
+            secret is missing.
     """
     in_form = None
     if "client_secret" in form or "client_id" in form:
@@ -348,7 +350,7 @@ async def _form(request: Request, claim: Claim) -> dict[str, str]:
     """Return the parameters of the form in a request's body.
 
     Raises:
-        RefusedError: the body is no such form, is too large, or has a parameter twice.
+        RefusedError: the body is not a form, is too large, or has a parameter twice.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":

@@ -32,7 +32,7 @@ from polaris_spark.server.logins import Login
 log = logging.getLogger("polaris_spark.server")
 
 KEPT_SECONDS: Final = 600.0
-"""Keys are fetched again when they are older than this. So a key that the issuer has withdrawn is accepted for at most
+"""Keys are fetched again when they are older than this. So a key that the issuer has revoked is accepted for at most
 this time, unless the issuer cannot be reached."""
 STALE_SECONDS: Final = 3_600.0
 """If the issuer cannot be reached, its keys are used until they are older than this."""
@@ -64,9 +64,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="
     roles_claim: str | None = None
     """Claim with the names of groups or roles: a list of texts, or one text with spaces between the names."""
     roles: dict[str, str] = {}
-    """Principal role for each value of the roles' claim. Other values are ignored."""
+    """Principal role for each value of the claim `roles_claim`. Other values are ignored."""
     clock_skew: int = 30
-    """Maximum difference of the issuer's clock, in seconds."""
+    """Maximum difference between the issuer's clock and this machine's, in seconds."""
 
 
 class OidcAuthenticator:
@@ -81,8 +81,8 @@ class OidcAuthenticator:
     ) -> None:
         """
         Args:
-            now: returns the seconds since 1970.
-            elapsed: returns a monotonic time, in seconds.
+            now: function that returns the seconds since 1970.
+            elapsed: function that returns a monotonic time, in seconds.
         Raises:
             InputError: a setting cannot be used.
         """
@@ -108,7 +108,7 @@ class OidcAuthenticator:
         self._now = now
 
     def authenticate(self, token: str) -> Login | None:
-        """Return the caller whom a token names. Return None if the token is not one of this issuer.
+        """Return the login that a token proves; None if another issuer issued the token.
 
         Raises:
             NotAuthorizedError: the token is not accepted.
@@ -125,7 +125,7 @@ class OidcAuthenticator:
         claims = verified_claims(token, key, said.algorithm)
         expires = check_times(claims, self._now(), self.settings.clock_skew)
         if claims.get("iss") != self.issuer:
-            raise NotAuthorizedError("the token is of another issuer")
+            raise NotAuthorizedError("another issuer issued the token")
         if not has_audience(claims, self._audience):
             raise NotAuthorizedError("the token is for another audience")
         expires += self.settings.clock_skew
@@ -160,7 +160,7 @@ class OidcAuthenticator:
 
 
 class _Keys:
-    """The public keys of an issuer. They are fetched when a token first needs them, and again from time to time."""
+    """The public keys of an issuer. They are fetched when a token first needs them, and then periodically."""
 
     def __init__(self, settings: Settings, elapsed: Callable[[], float]) -> None:
         self._settings = settings
@@ -220,7 +220,7 @@ def _read_keys(settings: Settings) -> tuple[Mapping[str, Any], ...]:
     """Read the key set of an issuer.
 
     Raises:
-        ValueError: a document does not have the form that it must have.
+        ValueError: a document is malformed.
         requests.RequestException: a document cannot be fetched.
         OSError: the file cannot be read.
     """
@@ -234,7 +234,7 @@ def _read_keys(settings: Settings) -> tuple[Mapping[str, Any], ...]:
         if where is None:
             document = _fetched(f"{settings.issuer.rstrip('/')}/.well-known/openid-configuration")
             if not isinstance(document, dict) or document.get("issuer") != settings.issuer:
-                raise ValueError("the discovery document is of another issuer")
+                raise ValueError("the discovery document names another issuer")
             where = document.get("jwks_uri")
             if not isinstance(where, str):
                 raise ValueError("the discovery document names no jwks_uri")
@@ -267,7 +267,7 @@ def _fetched(url: str) -> Any:
 
 
 def _check_url(url: str) -> None:
-    """Refuse URLs from which anyone on the way could replace keys.
+    """Raise an error for a URL whose keys an attacker on the network could replace.
 
     Raises:
         InputError: the URL is neither https nor http on a loopback address.
@@ -283,7 +283,8 @@ def _check_url(url: str) -> None:
 
 
 def _claim(claims: Mapping[str, Any], name: str) -> Any:
-    """Return a claim. Names of nested claims are separated by dots; a claim whose whole name has dots comes first."""
+    """Return the value of a claim. Dots separate the names of nested claims. A claim whose whole name contains dots
+    takes precedence."""
     if name in claims:
         return claims[name]
     found: Any = claims

@@ -30,7 +30,7 @@ from polaris_spark.store.references import Versioned
 from polaris_spark.system.stores import STORE_FORMAT, refuse_newer_format, system_references
 
 MAX_REALM_BYTES: Final = 255
-"""Largest length of a realm name, in UTF-8 bytes."""
+"""Maximum length of a realm name, in UTF-8 bytes."""
 
 MOVED_TO: Final = "moved-to"
 """Property of a realm that was moved to another store: the URI of that store."""
@@ -211,7 +211,7 @@ class Realms:
             state: the new state.
             instance: instance id that the realm must have; None accepts any.
         Raises:
-            RealmStateError: the realm does not exist, or `state` cannot follow its present state.
+            RealmStateError: the realm does not exist, or cannot change from its current state to `state`.
             RealmMovedError: the realm was moved to another store, so it cannot become ACTIVE here again.
         """
         while True:
@@ -369,7 +369,7 @@ SERVING_MS: Final = 2_000
 
 
 class ServingRealm:
-    """A realm that this process has open, and whether the realm still serves. Thread-safe."""
+    """A realm that this process has open, and a check whether the realm can still be used. Thread-safe."""
 
     def __init__(self, realms: Realms, clock: Clock, name: str, instance: str) -> None:
         """
