@@ -273,7 +273,8 @@ def _create(
     """Register a branch or tag.
 
     Args:
-        references: the name of its reference, and that of the other kind with the same name.
+        references: the name of its reference, and the name that the reference would have as the other kind (branch or
+            tag).
         first: see `References.create`.
     """
     begin = branch_or_tag_of(catalog, source)
@@ -310,10 +311,10 @@ def _undrop(
 
 
 def require_name(kind: str, name: str) -> None:
-    """Check that a new branch or tag can have a name.
+    """Check that a name is allowed for a new branch or tag.
 
     Raises:
-        BadRequestError: it cannot.
+        BadRequestError: the name is not allowed.
     """
     problem = problem_of_part(name)
     if problem is None and any(one in name for one in _SEPARATORS):

@@ -232,7 +232,7 @@ class Catalog:
         return found
 
     def owning(self) -> Catalog:
-        """Return a copy of this catalog in which whoever creates an entity owns it."""
+        """Return a copy of this catalog in which the principal that creates an entity becomes its owner."""
         found = copy(self)
         found.context = self.context._replace(has_owners=True)
         return found

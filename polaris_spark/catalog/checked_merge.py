@@ -3,10 +3,10 @@ cherry-picks are merges here (`catalog.state_merge`).
 
 The merged state is made in the memory of this process first: as a transaction that begins at the newest commit of the
 branch, and contains the merge. The checks read the state of this transaction. Then the merge is committed to the
-branch. Its commit requires that what the checks saw is unchanged: the names and contents of the branch, the properties
-of the catalog (they decide how tables are merged), its checks, and what the merge brings. Otherwise all of it is done
-again. A merge of an unprotected branch, or of a branch without checks, is committed at once; the commit is refused if
-the branch has got checks.
+branch. The commit requires that everything that the checks saw is unchanged: the names and contents of the branch, the
+properties of the catalog (they decide how tables are merged), its checks, and the merged difference. Otherwise the
+merge and its checks are repeated. A merge of an unprotected branch, or of a branch without checks, is committed at
+once; the commit is refused if the branch has got checks.
 
 Manifests that a refused merge has written are deleted by `remove_orphans`.
 """
@@ -30,12 +30,13 @@ from polaris_spark.commits.state import CommitReader, Read, State, reading_state
 from polaris_spark.errors import CheckFailedError, CommitFailedError
 
 TRIES = 5
-"""Number of times that a merge is made and its checks are evaluated, if other commits keep coming first."""
+"""Maximum number of times that a merge is made and its checks are evaluated, if other commits keep changing the
+branches."""
 
 ReadDifference = Callable[[State], Difference]
-"""A function that takes the state of a branch, and returns what to apply to it."""
+"""A function that takes the state of a branch, and returns the difference to apply to it."""
 MakeChange = Callable[[ReadDifference], MergeStates]
-"""A function that returns a merge which applies a difference."""
+"""A function that returns the merge that applies a difference."""
 
 
 class CheckOutcome(NamedTuple):
@@ -84,11 +85,12 @@ class Evaluator(Protocol):
         ...
 
     def outcomes(self, merged: MergedState) -> list[CheckOutcome]:
-        """Evaluate the checks of a branch and its own ones, and return what it has found for each."""
+        """Evaluate the checks of a branch and the evaluator's own checks, and return the outcome of each."""
         ...
 
     def not_evaluated(self, checks: Sequence[Check], reason: str) -> list[CheckOutcome]:
-        """Return outcomes of the checks of a branch and of its own ones that say why they were not evaluated."""
+        """Return an outcome for each check of a branch and each of the evaluator's own checks, which says why the check
+        was not evaluated."""
         ...
 
 
@@ -123,8 +125,9 @@ def merge_checked(
     """Commit a merge to the branch of a catalog. If the branch is protected, its checks must hold in the merged state.
 
     Args:
-        difference: takes the state of the branch, and returns what to apply to it. Reads the other state anew.
-        label: what is merged, such as `merge dev`.
+        difference: function that takes the state of the branch, and returns the difference to apply to it. Each call
+            reads the other state again.
+        label: description of the merge, such as `merge dev`.
     Raises:
         CheckFailedError: a check does not hold, or cannot be evaluated here.
         CommitFailedError: the branches were changed `TRIES` times while the checks were evaluated.
@@ -151,7 +154,7 @@ def merge_checked(
 def check_outcomes(
     catalog: Catalog, make: MakeChange, difference: ReadDifference, label: str, evaluator: Evaluator
 ) -> list[Merged]:
-    """Return a row for each check that a merge would evaluate, and what it found. Change nothing.
+    """Return a row for each check that a merge would evaluate, with its outcome. Change nothing.
 
     Raises:
         MergeConflictError: both sides changed the same thing.
@@ -218,7 +221,8 @@ def _guard(seen: _Seen | None, evaluator: Evaluator) -> Callable[[State], None]:
 
 
 def _as_seen(difference: ReadDifference, seen: _Seen | None) -> ReadDifference:
-    """Return a function that reads a difference, and requires that it is the one that the checks saw."""
+    """Return a function that reads a difference, and raises an error unless it equals the difference that the checks
+    saw."""
     if seen is None:
         return difference
 

@@ -91,7 +91,7 @@ class Context(NamedTuple):
     confinement: Confinement | None = None
     """Decides which symbolic links below the allowed locations are followed. If None, all are followed."""
     has_owners: bool = False
-    """Whether the realm has access control, so that whoever creates an entity owns it."""
+    """Whether the realm has access control, so that the principal that creates an entity becomes its owner."""
 
     def owner_of(self, operation: Operation) -> str:
         """Return the principal that owns what an operation creates; empty if entities have no owners."""

@@ -211,7 +211,7 @@ class MergeRun:
         """Ids of changed storage tables whose materialized views are changed, too."""
 
     def merge(self) -> list[Merged]:
-        """Make the changes on the working state, and return what was done with each entity."""
+        """Make the changes on the working state, and return the action taken for each entity."""
         ours = self._ours()
         for change in self.difference.changes.values():
             self.state.check_time()
@@ -225,8 +225,8 @@ class MergeRun:
         return sorted(self.outcomes, key=lambda one: (one.name, one.kind))
 
     def take_over(self) -> list[Merged]:
-        """Make the changes on the working state, which is that of the commit at which the other state began, and return
-        what was done with each entity."""
+        """Make the changes on the working state, which is the state of the commit from which the other state began.
+        Return the action taken for each entity."""
         for change in self.difference.changes.values():
             step = self._step(change, change.before)
             if step is not None:

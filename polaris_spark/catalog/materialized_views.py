@@ -48,7 +48,8 @@ REFRESH: Final = "polaris.refresh"
 """Key in the summary of a storage table's snapshot. The value describes the refresh that made the snapshot, as JSON:
 the fields of a refresh record, `view-uuid`, and in `replaces` the id of the refresh before it (or null)."""
 REFRESH_STATE: Final = "refresh-state"
-"""Key in the summary of a storage table's snapshot: the state of the sources, as in the newer proposal."""
+"""Key in the summary of a storage table's snapshot: the state of the sources, in the form of the newer draft of the
+specification."""
 REFRESH_START: Final = "refresh-start-timestamp-ms"
 """Field of a refresh record, beyond the draft specification: when the refresh began, in milliseconds since 1970."""
 USED_STRATEGY: Final = "strategy"

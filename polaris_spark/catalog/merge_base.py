@@ -79,7 +79,7 @@ class Distance(NamedTuple):
 
 class BeginBranch(Change[None, None]):
     """The first commit of a branch, or the first one after it was moved. It records from which commit the branch began,
-    and removes the protection and the checks that it has from the other branch."""
+    and removes the protection and the checks that it copied from the other branch."""
 
     onto_protected = True
 
@@ -260,10 +260,10 @@ def _missing(one: Ancestry, other: Ancestry) -> int:
 def _not_contained(
     store: ObjectStore, commits: Iterable[tuple[int, Contained]]
 ) -> list[tuple[int, Contained]]:
-    """Return those commits that no other one contains; all are given as (branch, commit).
+    """Return the commits that no other of the given commits contains. Commits are given as (branch, commit).
 
-    A commit that another one contains is not read: that other one contains all that the commit contains. So the number
-    of reads hardly depends on how many branches were merged before.
+    A commit that another one contains is not read, because everything in it is also in the other one. So the number of
+    reads hardly depends on the number of branches that were merged before.
     """
     left, found = sorted(commits, key=lambda one: one[1].number), list[tuple[int, Contained]]()
     while left:

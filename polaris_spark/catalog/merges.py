@@ -103,11 +103,11 @@ def merge_branch(
 
 
 def _require_as_new(base: CommitReader, theirs: CommitReader) -> None:
-    """Check that the state of a branch is not older than what another branch contains of it. The base of a merge would
-    be wrong then.
+    """Check that the commit that was read of a branch is not older than the commit of this branch that another branch
+    contains. Otherwise the base of a merge would be wrong.
 
     Raises:
-        PrepareAgain: it is older.
+        PrepareAgain: the commit that was read is older.
     """
     contained = ancestry_of(theirs).newest.get(ancestry_of(base).own)
     if contained is not None and contained.number > base.head.number:

@@ -133,7 +133,7 @@ class Tokens(list[Token]):
             if token.text in _PAIRS.values():
                 opening = opened.pop()
                 if opening < 0 or _PAIRS[self[opening].text] != token.text:
-                    raise self.error(f"{token.text} closes no parenthesis or bracket", token.start)
+                    raise self.error(f"{token.text} has no opening parenthesis or bracket", token.start)
                 self.closings[opening] = index
             self.openings.append(opened[-1])
             if token.text in _PAIRS:

@@ -2,13 +2,13 @@
 
 A staging area is a branch whose name begins with `+`. Its registration names the branch for which it collects changes,
 its *target*. lakeFS has staging tokens for this: a commit seals the token, and later writers get a new one. Here
-commits are immutable, so nothing needs to be sealed: `commit_staged` merges the newest commit of the area, and what is
-staged later belongs to the next one.
+commits are immutable, so nothing needs to be sealed: `commit_staged` merges the newest commit of the area. Changes that
+are staged later belong to the next call.
 
-- If a merge fails, or another commit to the target comes first, nothing is changed: what is staged stays in the area,
-  and goes with the next merge.
+- If a merge fails, or another commit to the target comes first, nothing is changed: the staged changes stay in the
+  area, and the next call merges them.
 - Of two processes that call `commit_staged` at the same time, the one whose commit to the target comes first brings
-  everything that was staged when it began. The other one then brings what was staged since, or finds nothing to do.
+  everything that was staged when it began. The other one then merges the changes that were staged since, or finds none.
 - While nothing is staged, the area gets the newest state of the target. While something is staged, it does not: the
   area could be merged into the target and the target into the area at the same time, and the two would then have no
   single newest common ancestor.

@@ -124,8 +124,9 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
     ) -> None:
         """
         Args:
-            difference: takes the branch's state, and returns what to apply to it. Reads the other state anew.
-            label: what is merged, for the log: such as `merge dev`.
+            difference: function that takes the branch's state, and returns the difference to apply to it. Each call
+                reads the other state again.
+            label: description of the merge for the log, such as `merge dev`.
             strategy: what happens to entities whose changes conflict.
             strategies: strategies for single entities, by name.
             dry_run: whether to return conflicts as rows. The caller then does not commit the change.
@@ -202,7 +203,8 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
         ]
 
     def strategy_for(self, *versions: Version | None) -> Strategy:
-        """Return the strategy for an entity, given its versions. A storage table has that of its materialized view."""
+        """Return the strategy for an entity, given its versions. A storage table has the strategy of its materialized
+        view."""
         keys = [version.key for version in versions if version is not None]
         names = [name_of(owner_of_storage(key) or key) for key in keys]
         return next((self._strategies[name] for name in names if name in self._strategies), self._strategy)

@@ -55,7 +55,8 @@ class MergedTable(NamedTuple):
     """The result of a merge."""
 
     draft: TableDraft
-    """The version that was merged into, with the changes of the other one. It has no changes if there were none."""
+    """The target version of the merge, with the changes of the other version applied. Unchanged if the other version
+    has no changes."""
     files: list[NewFile]
 
 

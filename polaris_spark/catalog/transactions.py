@@ -227,7 +227,7 @@ class Transactions:
         """Return the transaction whose state a catalog shows.
 
         Raises:
-            NotFoundError: the catalog is not that of a transaction of this session, or the transaction has ended.
+            NotFoundError: the catalog does not belong to a transaction of this session, or the transaction has ended.
         """
         self._close_unused()
         found = self._open.get(catalog.branch)
@@ -324,7 +324,7 @@ def refuse_nested(catalog: Catalog) -> None:
 
 
 def _merge(transaction: Transaction, operation: Operation) -> list[Merged]:
-    """Merge a transaction into its parent, and return what was done with each entity."""
+    """Merge a transaction into its parent, and return the action taken for each entity."""
     parent = transaction.parent
     if transaction.head.head.commit == transaction.begin.head.commit:
         return []

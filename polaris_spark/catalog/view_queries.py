@@ -56,7 +56,7 @@ class SourceReference(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """A reference together with what is needed for replacing it."""
+    """A reference to a table or view, and the positions that are needed to replace it."""
 
     reference: SourceReference
     scope: int

@@ -67,9 +67,10 @@ class TableSource(NamedTuple):
     ref: str
     """The branch or tag that is read."""
     snapshot_id: int
-    """Id of its snapshot; `NO_SNAPSHOT` if there is none."""
+    """Id of the snapshot of that branch or tag; `NO_SNAPSHOT` if there is none."""
     schema_id: int
-    """Id of the schema with which it is read: the current one of the table; of a tag, that of its snapshot."""
+    """Id of the schema with which the table is read: for a tag, the schema of its snapshot; otherwise, the table's
+    current schema."""
     fixed: bool
     """Whether the query names the snapshot, so that changes of the table do not change the result."""
     rows: int

@@ -46,7 +46,8 @@ class ChangeSource(Protocol):
         """Return changes after a position, oldest first.
 
         Args:
-            after: the position; None for that after the newest change, `OLDEST` for that before the oldest change.
+            after: the position; None for the position after the newest change, `OLDEST` for the position before the
+                oldest change.
             wait: whether to wait for a change, for about `WAIT_SECONDS`, if there is none.
         Raises:
             TryAgainError: the changes cannot be read now.

@@ -66,8 +66,8 @@ class Redone(Enum):
     """The outcome of a change in an intent of another process."""
 
     MADE = "the commit contains it"
-    VOID = "it fails, has no effect, or was carried out before; its process finds this out itself"
-    LEFT_OUT = "this process cannot make it any more, but its own process can"
+    VOID = "the change fails, has no effect, or was carried out before; its process finds this out itself"
+    LEFT_OUT = "this process can no longer make the change, but its own process can"
 
 
 class Requested(NamedTuple):
@@ -230,8 +230,8 @@ class Applier:
         pending.succeed(result)
 
     def redo(self, applied: Applied, operation: Operation, memo: Memo) -> Redone:
-        """Make a change that another process applied, after the changes that `applied` already contains. Leave it out
-        if something that it read is not the same any more."""
+        """Make a change that another process applied, after the changes that `applied` already contains. If data that
+        the change read has changed since, leave the change out."""
         state = applied.state
         state.begin()
         if operation.id and (

@@ -67,11 +67,11 @@ MOST_REQUESTS: Final = 32
 
 
 class OutcomeTrimmedError(OutcomeUnknownError):
-    """The outcome of an intent cannot be found out any more."""
+    """The outcome of an intent can no longer be found out."""
 
 
 class Published(NamedTuple):
-    """An intent of this process, with what is needed to give its changes their results."""
+    """An intent of this process, and the data from which its changes get their results."""
 
     id: int
     intent: Intent

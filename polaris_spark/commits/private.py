@@ -68,7 +68,7 @@ class PrivateCommitter:
         self._builder = Builder(store, ids, settings)
         self._closed_because = ""
         self._nobody = clock.signal()
-        """Wakes nobody: no thread leads the changes of others."""
+        """A signal for which no thread waits, because each thread commits its own changes."""
         self._lock = clock.lock()
         """Held by a commit, and while commits are refused or accepted again."""
 

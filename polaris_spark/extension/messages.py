@@ -158,7 +158,8 @@ class ReadRequest(Message, frozen=True, gc=False):
     """Name under which the engine knows the catalog; by default, the name of the catalog."""
     outside: list[dict[str, Any]] = msgspec.field(default_factory=list)
     """Tables and views outside of the catalog that the engine has looked up, because an answer listed them as
-    `unknown`: each the description of `outside_sources.Describe`, and its full name as `parts`."""
+    `unknown`. Each object has the fields of the result of `outside_sources.Describe`, and `parts`, the levels of the
+    full name."""
 
 
 class ReadResponse(Message, frozen=True, omit_defaults=False, gc=False):

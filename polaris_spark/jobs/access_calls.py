@@ -29,11 +29,11 @@ class Target(NamedTuple):
     described: str
     permissions: Permissions
     named: Named | None = None
-    """Its name, if it is a namespace, table or view."""
+    """Name of the securable, if it is a namespace, table or view."""
 
     @property
     def manages(self) -> str:
-        """The privilege by which grants on it are managed."""
+        """The privilege that is needed to change grants on the securable."""
         return "SERVICE_MANAGE_ACCESS" if self.securable == securables.REALM else "CATALOG_MANAGE_ACCESS"
 
 

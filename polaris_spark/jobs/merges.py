@@ -105,7 +105,7 @@ MERGED: Final = (
 
 def reads(parameter: str) -> Needs:
     """Return the needs of a procedure that brings the content of another state to a branch. Without them, grants on the
-    branch would show what is elsewhere.
+    branch would allow reading content of the other state.
 
     Args:
         parameter: name of the parameter that names the state.

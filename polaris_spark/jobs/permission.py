@@ -1,4 +1,4 @@
-"""Whether a caller may call a procedure, in a realm with access control."""
+"""Check whether a caller may call a procedure, in a realm with access control."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Caller(NamedTuple):
 
 
 def require_role(caller: Caller, least: Role, path: str, *, has_rules: bool = False) -> None:
-    """Raise an error if a caller's role does not allow a request, whatever the request names.
+    """Raise an error if a caller's role does not allow a request, regardless of the names in the request.
 
     Args:
         least: lowest role that can use the route of the request.
@@ -83,7 +83,7 @@ def subject_of(rules: Rules, caller: Caller, needs: Needs, catalog: Catalog, pre
     """Return a caller with its active roles.
 
     Args:
-        needs: what the route of the request needs.
+        needs: the needs of the request's route.
         prefix: name of the catalog in the request; None if there is none.
     Raises:
         NotAuthorizedError: the caller has not logged in, or its principal is not active in the realm.
@@ -117,13 +117,13 @@ def authorize(
     *,
     key: str | None = None,
 ) -> tuple[Catalog, Keep | None]:
-    """Refuse a request that a caller may not send in a realm with access control. The handler calls this once for every
-    request.
+    """Raise an error if a caller may not send a request in a realm with access control. The handler calls this once for
+    every request.
 
     Args:
         rules: the rules of the realm.
         subject: the caller.
-        needs: what the route needs.
+        needs: the needs of the route.
         asked: returns the parts of the request.
         catalog: the catalog in the state that the request means.
         find: returns the route of a request within the body (`Router.find`).

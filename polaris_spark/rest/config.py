@@ -66,9 +66,9 @@ def config(catalog: Catalog, request: Request) -> Response:
 
 
 def _prefix(catalog: Catalog, state: str) -> dict[str, str]:
-    """Return the property that makes a client put the catalog's name, and the state that it asked for, into every path,
-    as the prefix. Return an empty
-    dictionary if the name equals the first part of a route's path, because paths would then be ambiguous.
+    """Return the property `prefix`, which clients put into every path: the catalog's name, and the state that the
+    client asked for. Return an empty dictionary if the name equals the first part of a route's path, because paths
+    would then be ambiguous.
 
     Clients put the prefix into paths unchanged, so the name is escaped here.
     """

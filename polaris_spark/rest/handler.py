@@ -156,8 +156,8 @@ _NAMES_IN_BODY = frozenset((_TABLE_OF_PATH, _VIEW_OF_PATH, *_RENAMES, *_CREATION
 def _at_state_in_body(
     begun: Catalog, catalog: Catalog, params: Mapping[str, str], body: str
 ) -> tuple[Catalog, str]:
-    """Resolve the names of tables and views in a body, such as `t@dev`. The new name of a rename is in the state of the
-    old one unless it says another one.
+    """Resolve the names of tables and views in a body, such as `t@dev`. The new name of a rename is in the same state
+    as the old name, unless the new name names a state.
 
     Args:
         begun: the catalog in the state that the request means without these names.

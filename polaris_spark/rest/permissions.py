@@ -71,7 +71,7 @@ class Permissions:
         Args:
             catalog: the catalog in the state of the request.
             head: the commit of this state.
-            newest: the newest commit of the branch, whose owners count.
+            newest: the newest commit of the branch, which determines the owners.
         """
         self.rules = rules
         self.subject = subject
@@ -83,7 +83,7 @@ class Permissions:
         """Keys in the index `names` that were looked up, with the entity ids that were found."""
 
     def place(self, named: Named) -> Place:
-        """Return where a name is, and remember what it means."""
+        """Return the place of a name, and record the entities that it refers to."""
         found = place_of(self.catalog, self.head, *named)
         self.resolved += [(key, id) for key, id in found.named if id is not None]
         return found
@@ -99,7 +99,7 @@ class Permissions:
         return self.owns(privilege, place)
 
     def owns(self, privilege: str, place: Place) -> bool:
-        """Whether the principal may do something because it owns a place or something above it."""
+        """Whether the principal has a privilege because it owns a place or something above it."""
         name = self.subject.name
         if name in self.owners(place):
             return True
@@ -119,7 +119,7 @@ class Permissions:
 
     @property
     def ways(self) -> set[tuple[str, ...]]:
-        """The namespaces on the way to everything in the catalog on which the principal's roles hold something."""
+        """All namespaces that contain an entity of the catalog on which the principal's roles hold a privilege."""
         if self._ways is None:
             self._ways = paths_to(self.head, self.subject.entities(self.catalog.row.entity_id))
         return self._ways
@@ -173,8 +173,8 @@ class Permissions:
 
 
 def knows_catalog(rules: Rules, subject: Subject, catalog: CatalogRow) -> bool:
-    """Whether a principal may know that a catalog exists: its roles hold something in it, or something about catalogs
-    on the realm, or the principal owns it."""
+    """Whether a principal may know that a catalog exists: its roles hold a privilege in the catalog, or a privilege on
+    the realm that shows catalogs, or the principal owns the catalog."""
     id = catalog.entity_id
     if id in subject.catalogs:
         return True
@@ -196,7 +196,7 @@ _READS_STORAGE = frozenset({"TABLE_READ_PROPERTIES", "TABLE_READ_DATA", "TABLE_L
 
 
 def _of_storage(privilege: str) -> bool:
-    """Whether who may load a materialized view has a privilege on its storage table."""
+    """Whether a principal that may load a materialized view has a privilege on its storage table."""
     return privilege in _READS_STORAGE
 
 
@@ -297,8 +297,8 @@ _LISTED_KIND = {On.LISTED: NAMESPACE, On.LISTED_TABLES: TABLE, On.LISTED_VIEWS: 
 
 
 def _may_list(permissions: Permissions, need: Need, asked: Asked) -> bool:
-    """Return whether a list shows everything: who holds any privilege on the container or above that is about what is
-    listed sees it all.
+    """Return whether the principal may see all entities of a list. This is so if it holds a privilege for their kind on
+    the container or above.
 
     Raises:
         NoSuchNamespaceError: the principal does not see the namespace that is listed.

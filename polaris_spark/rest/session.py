@@ -376,7 +376,7 @@ class Session:
             )
 
     def require(self, privilege: str) -> None:
-        """Refuse what the session's principal may not do with the whole catalog.
+        """Raise an error if the session's principal lacks a privilege on the whole catalog.
 
         Raises:
             ForbiddenError: the principal lacks the privilege on the catalog.
@@ -391,8 +391,8 @@ class Session:
 
     def close(self) -> None:
         """Close the session's resources and release its store. Later requests raise `InputError`. A second call does
-        nothing, and so does a call on a session that `derive` or `transaction` returned: the session from which it
-        comes closes it."""
+        nothing. A call on a session that `derive` or `transaction` returned does nothing either: such a session is
+        closed with its original session."""
         if self._shares:
             return
         with self._closing:
@@ -604,9 +604,9 @@ def access_of(
 def logged_in(
     properties: Properties, access: AccessControl, claimed: str
 ) -> tuple[str, frozenset[str] | None]:
-    """Return the principal of a session, and the names of the principal roles to which it is limited (None: all). The
-    principal is that of the credentials or token if the realm has access control, else the one that the configuration
-    names.
+    """Return the principal of a session, and the names of the principal roles to which it is limited (None: all). If
+    the realm has access control, the principal is the one of the credentials or token; otherwise, the one that the
+    configuration names.
 
     Raises:
         NotAuthorizedError: the realm has access control, and there are neither credentials nor a token, or they are

@@ -349,7 +349,7 @@ def create_app(
     Args:
         catalogs: the catalogs to serve.
         pool: pool of `threads` threads that handle requests.
-        authenticators: find out who sent a request. If None, requests need no token, and the log records the
+        authenticators: identify the sender of a request. If None, requests need no token, and the log records the
             session's principal for changes.
         threads: number of threads. The maximum number of requests in progress is proportional to it.
         local: True if only this machine can reach the server.

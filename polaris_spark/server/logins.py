@@ -1,4 +1,4 @@
-"""Who sends a request: the interface of authenticators, and the log of logins."""
+"""Logins: the interface of authenticators, and the log of logins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger("polaris_spark.logins")
 
 
 class Login(NamedTuple):
-    """What an authenticator found out about the sender of a request."""
+    """The result of an authenticator: the sender of a request."""
 
     principal: str
     """Name of the principal."""
@@ -32,31 +32,32 @@ class Login(NamedTuple):
 
 
 class Authenticator(Protocol):
-    """Finds out who sent a request. Other packages add authenticators by the entry-point group
+    """Identifies the sender of a request. Other packages add authenticators by the entry-point group
     `polaris_spark.authenticators`. Implementations must be thread-safe."""
 
     def authenticate(self, token: str) -> Login | None:
-        """Return the login that a bearer token stands for. Return None if the token is not of a kind that this
-        authenticator knows; then the next one is asked.
+        """Return the login that a bearer token proves. Return None if this authenticator does not know this kind of
+        token; the next authenticator is asked then.
 
         Raises:
-            NotAuthorizedError: the token is of such a kind, and it is not accepted. The message goes to the log, not to
-                the client.
+            NotAuthorizedError: this authenticator knows the kind of token, but does not accept the token. The message
+                goes to the log, not to the client.
             TryAgainError: the token cannot be checked now.
         """
         ...
 
 
 Factory = Callable[[dict[str, object]], Authenticator]
-"""What an entry point refers to: a function that gets the settings of the authenticator from the file of
-`--authentication`, without `type`. It raises `InputError` if a setting cannot be used."""
+"""Function that an entry point refers to. It takes the settings of the authenticator from the file of
+`--authentication`, without `type`, and returns the authenticator. It raises `InputError` if a setting cannot be
+used."""
 
 GROUP: Final = "polaris_spark.authenticators"
 """Entry-point group of authenticators. The name of an entry point is the `type` in the file of `--authentication`."""
 
 
 def described(method: str, address: str, **more: str | None) -> str:
-    """Return what is logged of a login or a refused one: a JSON object on one line. Values that are None are left
+    """Return the log line of an accepted or refused login: a JSON object on one line. Values that are None are left
     out."""
     found = {"method": method, "address": address, **{name: text for name, text in more.items() if text}}
     return json.dumps(found, ensure_ascii=True)

@@ -58,8 +58,8 @@ class TableDraft(TableValues):
         """Return a description of the changes for the audit log. Call this before `freeze`.
 
         `updates` lists the distinct updates, joined by commas; it is missing for a commit that only adds snapshots and
-        moves branches to them. If snapshots were added, there are the id, the operation, the counts and the client's
-        own fields of the last added snapshot. The other items are described in `change_details`.
+        moves branches to them. If snapshots were added, the result also contains the id, the operation, the counts and
+        the client's own fields of the last added snapshot. The other items are described in `change_details`.
         """
         actions = dict.fromkeys(action for action, _ in self.changes)
         found = dict(self.summary_of_snapshot)

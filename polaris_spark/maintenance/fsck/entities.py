@@ -194,7 +194,7 @@ class _Head:
             yield f"its namespace {'.'.join(path)!r} does not exist"
 
     def _is_storage(self, path: tuple[str, ...], kind: bytes, name: str) -> bool:
-        """Whether a key is that of the storage table of a materialized view."""
+        """Whether a key belongs to the storage table of a materialized view."""
         if kind != TABLE or name != STORAGE or len(path) < 2:
             return False
         found = self.index(NAMES).get(table_key(TableName(path[:-1], path[-1]), VIEW))
