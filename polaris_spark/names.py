@@ -64,7 +64,7 @@ def transaction_name(unique: str) -> str:
 
 
 def is_transaction(state: str) -> bool:
-    """Whether the name of a state is that of a transaction."""
+    """Whether a name is the name of a transaction's state."""
     return state.startswith(_TRANSACTION)
 
 

@@ -102,7 +102,8 @@ class PolarisCatalog(RestCatalog):
         Args:
             isolation: `serializable` or `snapshot` (`catalog.transactions`).
         Raises:
-            MergeConflictError: at the end of the block, others have changed what the transaction changed or read.
+            MergeConflictError: at the end of the block, other sessions have changed something that the transaction
+                changed or read.
         """
         with self._opened.transaction(isolation=isolation) as session:
             yield TransactionCatalog(self, session)

@@ -1,10 +1,10 @@
 """The archived log: the log entries of commits that were trimmed, without their states.
 
 `maintenance.log_archive` archives the log of a commit before the commit is trimmed. The entries of consecutive commits
-form a part (`LogPart`): one compressed object without pointers, so that a sweep can delete the commits and what they
-needed. The index `log` of the reference `log-archive` maps the line of a reference and the number of a part's first
-commit to the part, and describes the part (`PartRange`). The archive is a reference like any other, so every job that
-copies, checks, recovers or sweeps a realm handles it without further rules.
+form a part (`LogPart`): one compressed object without pointers, so that a sweep can delete the commits and the objects
+that they needed. The index `log` of the reference `log-archive` maps the line of a reference and the number of a part's
+first commit to the part, and describes the part (`PartRange`). The archive is a reference like any other, so every job
+that copies, checks, recovers or sweeps a realm handles it without further rules.
 
 A *line* identifies the log of one reference. A branch keeps its line when it is renamed or restored after a drop. It
 gets a new line when it is moved to another commit, because the numbers of its commits begin again there. A part of a

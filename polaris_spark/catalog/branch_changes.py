@@ -180,7 +180,7 @@ def alter_branch(
     """Change the owner or the comment of a branch, or how long its history is kept.
 
     Args:
-        changes: the new `owner`, `comment`, `keep_ms` and `keep_commits`; what is missing is not changed.
+        changes: the new `owner`, `comment`, `keep_ms` and `keep_commits`; a field that is missing is not changed.
     Raises:
         NotFoundError: the branch does not exist.
     """

@@ -119,7 +119,7 @@ def create_branch(
     Args:
         source: name of the other branch, or of the tag.
         point: the commit, by number, id or time; empty for the newest.
-        comment: what people should know about the branch.
+        comment: free text about the branch, for users.
     Raises:
         AlreadyExistsError: a branch or tag of this name exists.
         BadRequestError: no branch can have this name.

@@ -221,8 +221,9 @@ class Catalog:
         return catalog
 
     def resolving(self, names: Iterable[tuple[bytes, int]]) -> Catalog:
-        """Return a copy of this catalog that refuses changes if one of these names means another entity by then. So a
-        request that was allowed for one table never changes another one that got its name meanwhile.
+        """Return a copy of this catalog that refuses a change if one of these names refers to another entity when the
+        change is committed. So a request that was allowed for one table never changes another table that got its name
+        in the meantime.
 
         Args:
             names: keys in the index `names`, with the entity ids that they have now.

@@ -122,7 +122,7 @@ class RealmCatalogs:
     ) -> None:
         """
         Args:
-            context: the clock is used.
+            context: settings and services, such as the clock.
             operation: principal and notes for the log. It has no id.
             permissions: checks of what the principal may do; None in a realm without access control.
         """

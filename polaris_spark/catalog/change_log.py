@@ -232,7 +232,7 @@ def new_changes(
 
     Args:
         newest: reads the log as it is now.
-        after: the position; None for that after the newest change.
+        after: the position; None for the position after the newest change.
         wait: called before the log is read again; by default, sleeps for `POLL_SECONDS`.
     Raises:
         HistoryTrimmedError, HistoryReplacedError: see `changes_after`.

@@ -3,7 +3,7 @@ cherry-picks are merges of other states (`catalog.state_merge`), so they are che
 
 The checks of a branch are in the index of its commits that also says whether the branch is protected. So adding a check
 is a commit to the branch, and a merge that has not evaluated the check cannot be committed after it
-(`catalog.checked_merge`). A branch that begins with another one does not have its checks.
+(`catalog.checked_merge`). A branch that is created from another branch does not get its checks.
 
 | key | value |
 | --- | --- |

@@ -371,7 +371,7 @@ def _require_namespace(state: State, name: TableName) -> None:
 
 
 def same_places(one: Table | View | Unloaded, other: Table | View | Unloaded) -> bool:
-    """Whether two contents surely use the same locations. False if that takes a closer look."""
+    """Whether two contents certainly use the same locations. False if this quick check cannot tell."""
     if isinstance(one, Unloaded) or isinstance(other, Unloaded):
         return False
     if one.location != other.location or one.unconfirmed != other.unconfirmed:

@@ -89,8 +89,8 @@ class Described(NamedTuple):
 
 
 def described(change: EntityChange, reader: ObjectReader) -> Described | None:
-    """Return a row about a changed entity; None for the storage table of a materialized view, whose row is that of the
-    view."""
+    """Return a row about a changed entity; None for the storage table of a materialized view, because the row of the
+    view describes both."""
     version = change.after or change.before
     assert version is not None
     path, kind, name = decode_key(version.key)

@@ -270,7 +270,7 @@ class MergeRun:
             self.steps[change.entity_id] = step
 
     def _step(self, change: EntityChange, ours: Version | None) -> Step | None:
-        """Return what to do with an entity; None if nothing is to be done."""
+        """Return the step that changes an entity in the branch; None if it needs no change."""
         id, base, theirs = change
         if ours == theirs:
             return None
@@ -312,8 +312,8 @@ class MergeRun:
         )
 
     def _lost(self, change: EntityChange, ours: Version | None) -> bool:
-        """Whether an older version of a table that is to be restored lists snapshots which the table does not have any
-        more, so that their files may be deleted. If so, the entity is added to `_gone`."""
+        """Whether an older version of a table that is to be restored lists snapshots that the table no longer has, so
+        that their files may be deleted. If so, the entity is added to `_gone`."""
         theirs = change.after
         if self.difference.restores and ours is not None and theirs is not None:
             both_tables = {decode_key(one.key).kind for one in (ours, theirs)} == {TABLE}
@@ -480,7 +480,7 @@ class MergeRun:
                 ready += waiting.pop(step.old.key, [])
 
     def _set_aside(self, step: Step) -> Step:
-        """Give an entity a temporary name, so that another one can get its name. Return what is left to do."""
+        """Give an entity a temporary name, so that another one can get its name. Return the step that remains."""
         old, state = step.old, self.state
         assert old is not None
         path, kind, _ = decode_key(old.key)

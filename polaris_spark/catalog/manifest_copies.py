@@ -1,7 +1,7 @@
 """Copies of manifests for another snapshot.
 
 A snapshot that is appended to another state of its table becomes a new snapshot with a new id, because the id of a
-snapshot stands for one content of the table. The entries of a manifest name the snapshot that added their files. So the
+snapshot identifies one content of the table. The entries of a manifest name the snapshot that added their files. So the
 manifest is copied, too, with the new snapshot's id. Data files are shared.
 """
 

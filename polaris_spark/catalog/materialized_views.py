@@ -72,8 +72,8 @@ MAX_STALENESS: Final = "max-staleness"
 """View property: the longest time, such as `1 hour`, for which stale data is returned after its refresh if
 `allow-stale-data` is true. Without it, stale data is returned however old it is."""
 INCREMENTAL_LIMIT: Final = "incremental-limit"
-"""View property: the largest part, such as `0.5` (the default), of the bytes that a full refresh reads which an
-incremental refresh may read. If the change is larger, the refresh is full."""
+"""View property: the maximum number of bytes that an incremental refresh may read, as a part of the bytes that a full
+refresh reads, such as `0.5` (the default). If the change is larger, the refresh is full."""
 REFRESH_RETENTION: Final = "refresh-retention"
 """View property: how long, such as `7 d` (the default), after the last refresh of a view with the strategy
 `incremental` the procedure `expire` keeps the snapshots that this refresh read."""
@@ -135,7 +135,7 @@ def refuse_storage(state: State, table: TableName, action: str) -> None:
     """Check that a table is not a storage table.
 
     Args:
-        action: what the caller wants to do with the table, such as `dropped`.
+        action: the action that the caller wants to take, as a past participle, such as `dropped`.
     Raises:
         BadRequestError: the table is the storage table of a materialized view.
     """
@@ -251,7 +251,8 @@ def _limit(name: str, text: str) -> float:
 
 
 def incremental_limit(view: View) -> float:
-    """Return the largest part of the bytes of a full refresh that an incremental refresh may read."""
+    """Return the maximum number of bytes that an incremental refresh may read, as a part of the bytes of a full
+    refresh."""
     return float(view.properties.get(INCREMENTAL_LIMIT, "0.5"))
 
 
@@ -307,13 +308,13 @@ def snapshot_of_refresh(table: TableDraft, refresh_id: int) -> int | None:
 
 
 def snapshots_of(record: Json) -> list[int]:
-    """Return the ids of the snapshots with the rows of a refresh, the oldest first, as far as its record says."""
+    """Return the ids of the snapshots with the rows of a refresh, the oldest first, according to its record."""
     return list(record.get(_SNAPSHOTS, ()))
 
 
 def refresh_duration_ms(record: Json, committed_ms: int | None) -> int | None:
     """Return how long a refresh took until its snapshot, in milliseconds; None if its record does not say when it
-    began, or the clocks of the catalog and of the writer do not fit.
+    began, or the clocks of the catalog and of the writer do not agree.
 
     Args:
         committed_ms: time of the snapshot, in milliseconds since 1970.

@@ -1,4 +1,4 @@
-"""Which commits of other branches a branch contains, and the base of a merge: the newest common ancestor of two
+"""The commits of other branches that a branch contains, and the base of a merge: the newest common ancestor of two
 branches.
 
 Commits point to the commits before them only as long as those are stored, and a branch often lives longer than the
@@ -56,7 +56,8 @@ class Ancestry(NamedTuple):
     began: int
     """Number of the commit from which the branch began; 0 for `main`."""
     newest: dict[int, Contained]
-    """The newest contained commit of each branch, by the branch's id. That of the own branch is the commit itself."""
+    """The newest contained commit of each branch, by the branch's id. For the commit's own branch, it is the commit
+    itself."""
 
 
 class Unmerged(NamedTuple):
@@ -124,7 +125,7 @@ class BeginBranch(Change[None, None]):
 
 
 def ancestry_of(at: CommitReader) -> Ancestry:
-    """Return what a commit contains of each branch."""
+    """Return the newest commit of each branch that a commit contains."""
     found = _ancestry(tuple(at.index(MERGES).range(b"", None)))
     found.newest[found.own] = Contained(at.head.number, at.head.commit)
     return found
@@ -198,8 +199,8 @@ def merge_base(store: ObjectStore, one: CommitReader, other: CommitReader) -> Co
 
 
 def unmerged(theirs: CommitReader, mine: Ancestry) -> list[Unmerged]:
-    """Return which commits in the history of a branch another branch does not contain, newest first: those of the
-    branch itself, then those of the branch from which it began, and so on.
+    """Return the commits in the history of a branch that another branch does not contain, newest first: the commits of
+    the branch itself, then those of the branch from which it began, and so on.
 
     Args:
         theirs: newest commit of the branch.

@@ -159,7 +159,7 @@ def _merged_log(
 
 
 def _is_contained(entry: LogEntry, mine: Ancestry) -> bool:
-    """Whether a log entry was kept by a merge, and is of a commit that a branch contains already."""
+    """Whether a merge kept a log entry, and a branch already contains the entry's commit."""
     if entry.action != MERGED:
         return False
     known = mine.newest.get(int(entry.summary["branch-id"], 16))

@@ -83,7 +83,7 @@ def _fields(table: TableState, schema_id: int) -> list[Json]:
 
 
 def _shown(field: Json) -> tuple[Any, ...]:
-    """Return what a query sees of a column."""
+    """Return the properties of a column that a query depends on: id, name and type."""
     return field["id"], field["name"], field["type"]
 
 

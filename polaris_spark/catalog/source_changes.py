@@ -135,8 +135,8 @@ class RefreshNeeds:
         self._names = IndexRoot()
         """Root of the index `names` in the commit of the last call of `at`."""
         self._by_view: dict[bytes, list[SnapshotKey]] = {}
-        """What each materialized view needs, by its key in the index. Views with the strategy `full` need nothing, but
-        are listed, too, because their strategy may change before the caller's commit."""
+        """The snapshots that each materialized view needs, by the view's key in the index. Views with the strategy
+        `full` need nothing, but are listed, too, because their strategy may change before the caller's commit."""
 
     def at(self, state: State) -> dict[str, frozenset[int]]:
         """Return the ids of the snapshots that are needed in a commit, by the UUID of the table.

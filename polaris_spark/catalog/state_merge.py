@@ -239,7 +239,7 @@ _ACTIONS = {
 
 
 def _refuse_changed(state: State, reads: Sequence[Read]) -> None:
-    """Check that what a transaction read is unchanged, and record this.
+    """Check that everything that a transaction read is unchanged, and record this.
 
     Raises:
         MergeConflictError: something has changed; the message names it.

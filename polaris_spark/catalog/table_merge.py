@@ -8,7 +8,7 @@ sides changed alike is kept. Everything else is a conflict, with two exceptions:
 - If both sides added columns and `polaris.schema-merge` is on, the columns are merged (`schema_merge`). Columns get new
   ids then, which data files of the other version do not have, so it must not have new snapshots.
 
-A snapshot keeps its id only if the table had the same snapshots before it on the other side, because the id stands for
+A snapshot keeps its id only if the table had the same snapshots before it on the other side, because the id identifies
 one content of the table. A rebased append becomes a new snapshot with a new id, new manifests (`manifest_copies`), and
 the field `source-snapshot-id` in its summary. By this field, later merges recognize what a table already has.
 """

@@ -140,7 +140,7 @@ class Transaction:
         self.begin = begin
         """The parent's state at the beginning."""
         self.store = UnwrittenObjects(begin.store)
-        """Has the objects of the copy."""
+        """Store with the objects of the copy."""
         self.files = _Files(parent.files)
         self.copy: PrivateCommitter
         """Commits the requests of the transaction."""

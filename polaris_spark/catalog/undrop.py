@@ -113,8 +113,8 @@ def undrop(
 
 
 class _Undrop(MergeStates):
-    """The merge that adds what was dropped. A materialized view with a new name also gets the new identifier of its
-    storage table."""
+    """The merge that adds a dropped table or view. A materialized view with a new name also gets the new identifier of
+    its storage table."""
 
     to: TableName | None = None
     """The new name."""

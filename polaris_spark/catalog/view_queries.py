@@ -456,7 +456,7 @@ def _parsed(tokens: Tokens, copy: str) -> exp.Query | exp.Values:
 
 
 def _analysis(tokens: Tokens, ctes: _Ctes, copy: _Copy, query: exp.Query | exp.Values) -> Analysis:
-    """Join what sqlglot found with what the tokens tell."""
+    """Combine the references that sqlglot found with the scopes and clauses that the tokens show."""
     from sqlglot import exp
 
     scopes = _Scopes(tokens)

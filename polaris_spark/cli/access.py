@@ -56,7 +56,7 @@ def apply(
     property: Property = None,
     password: Password = None,
 ) -> None:
-    """Make principals, roles and grants as a document says. What it does not name stays as it is."""
+    """Create and change principals, roles and grants as a document describes them. Others are not changed."""
     from polaris_spark.jobs.access_document import parse, steps
 
     store, name = with_store(store, file, "FILE")

@@ -1,4 +1,4 @@
-"""`polaris-spark bootstrap`: turn on access control of a realm, and make its first administrator."""
+"""`polaris-spark bootstrap`: turn on access control of a realm, and create its first administrator."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def bootstrap(
     password: Password = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Turn on access control of a realm, and make its first administrator.
+    """Turn on access control of a realm, and create its first administrator.
 
     Store and realm are created if they do not exist. New credentials are printed once. The environment variable
     POLARIS_SPARK_BOOTSTRAP_CREDENTIALS can give them, as client_id:client_secret. A repeated call changes nothing.

@@ -40,7 +40,7 @@ class ChangeBatch(NamedTuple):
 
 
 class ChangeSource(Protocol):
-    """Where changes are read."""
+    """A source of changes."""
 
     def read(self, after: str | None, *, wait: bool) -> ChangeBatch:
         """Return changes after a position, oldest first.
@@ -106,7 +106,7 @@ def follow(
     """Yield the changes after a position, and then new changes as they are committed; never end. The first item may
     have no changes; it says where the reader begins.
 
-    While the changes cannot be read for a reason that may pass, tell so on standard error, and try again.
+    If the changes cannot be read for a temporary reason, print a message on standard error, and try again.
 
     Raises:
         PolarisError: the changes cannot be read for another reason, such as a log that is not kept any more.

@@ -120,7 +120,7 @@ COMMANDS = {
     ),
     "bootstrap": Entry(
         "polaris_spark.cli.bootstrap:bootstrap",
-        "Turn on access control of a realm, and make its first administrator.",
+        "Turn on access control of a realm, and create its first administrator.",
     ),
     "access": Entry(
         "polaris_spark.cli.access:app",

@@ -26,7 +26,7 @@ from polaris_spark.rest.access import is_loopback
 from polaris_spark.secret_options import REFERENCE
 
 PERMANENT = frozenset({400, 410, 413, 422})
-"""Statuses by which a receiver refuses an event for good. After another status than 2xx, it may accept the event
+"""Statuses by which a receiver refuses an event permanently. After any other status than 2xx, it may accept the event
 later."""
 
 FIRST_PAUSE_SECONDS = 1.0
@@ -144,8 +144,8 @@ class Sender:
     def deliver(self, events: list[Event]) -> None:
         """Deliver events, and return when the receiver has accepted them or they are dead letters.
 
-        Without batches, there must be one event. If the receiver refuses a batch for good, its events are delivered one
-        by one.
+        Without batches, there must be one event. If the receiver refuses a batch permanently, its events are delivered
+        one by one.
 
         Raises:
             OSError: the dead letters cannot be written.

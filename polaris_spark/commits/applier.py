@@ -93,10 +93,10 @@ class Decision:
         self.rows = ObjectRows()
         """Rows of the objects of all changes in the intents."""
         self.requested: dict[tuple[int, int], Requested] = {}
-        """What was written for each request of another process, by the intent's id and the position in the intent."""
+        """The effects of each request of another process, by the intent's id and the position in the intent."""
 
     def add_request(self, key: tuple[int, int], entries: list[LogEntry], rows: ObjectRows) -> None:
-        """Add what a request has written. `key` is the intent's id and the request's position in it."""
+        """Add the effects of a request. `key` is the intent's id and the request's position in it."""
         self.rows += rows
         self.rows.decoded += rows.decoded
         self.requested[key] = Requested(entries, rows)

@@ -69,8 +69,8 @@ class Change(ABC, Generic[P, R]):
     """Whether the change may be committed to a protected branch (`State.is_protected`): it is a merge, revert or
     cherry-pick, or it does not change what the branch contains."""
     from_elsewhere: bool = False
-    """Whether the change can bring stored content to the reference that its head does not have, such as that of another
-    branch or of an earlier commit. A sweep may delete such content until the change is committed."""
+    """Whether the change can bring stored content to the reference that its head does not have, such as content of
+    another branch or of an earlier commit. A sweep may delete such content until the change is committed."""
     size: int = 1
     """Approximate number of steps of `apply`: one for each part of the request, such as an update or a column."""
 

@@ -31,7 +31,7 @@ class Lost(NamedTuple):
     commits."""
     holder_type: str
     reason: str
-    """Why the object cannot be read, in words."""
+    """Message that says why the object cannot be read."""
     part: int = 0
     """Number of the part that cannot be read, from 0; a large object has several parts (rows)."""
 

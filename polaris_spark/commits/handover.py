@@ -166,7 +166,7 @@ class Handover:
         return row, head, self._intents.outcomes(published, head)
 
     def withdraw(self, published: Published, limit_ms: float) -> Outcomes | None:
-        """Make sure that no commit decides a published intent any more. Return the outcomes of its changes if a commit
+        """Make sure that no later commit decides a published intent. Return the outcomes of its changes if a commit
         decided it before, or None.
 
         Args:

@@ -99,7 +99,7 @@ class HeadReader:
         return True
 
     def is_later(self, head: Head) -> bool:
-        """Whether the commit of a head is later than that of the remembered head."""
+        """Whether the commit of a head is later than the commit of the remembered head."""
         known = self._known
         return known is None or (head.fence, head.number) > (known.head.fence, known.head.number)
 

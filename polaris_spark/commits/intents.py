@@ -1,5 +1,5 @@
 """Group commit across processes: the process that commits next carries out the changes of others with its own. This
-module publishes intents and finds out what became of them; `decider` carries them out.
+module publishes intents and finds out their outcomes; `decider` carries them out.
 
 A process that competes with others for a reference applies its changes, and writes the outcome to an object: an
 *intent*. The process that commits next reads the intents of the others. It includes every change whose reads still have

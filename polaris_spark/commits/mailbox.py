@@ -1,5 +1,5 @@
-"""Messages among the processes of one machine that compete for a reference. They save requests to the database, and
-nothing depends on them.
+"""Messages among the processes of one machine that compete for a reference. They save requests to the database.
+Correctness does not depend on them.
 
 A process whose changes another process is to carry out (`intents`) sends its intent as a message instead of writing it
 to the database. The process that commits answers with the reference's new row, so that the first one need not read it.
@@ -55,8 +55,8 @@ class Mailbox(Protocol):
 
     def send(self, node: int, id: int, intent: bytes) -> bool:
         """Send the encoded intent `id` to a process. Return False if the process cannot be reached, or if the intent is
-        too large. If it is too large or empty, this process does not count as near any more, so that the other one
-        looks for the intent in the database."""
+        too large. If it is too large or empty, this process no longer counts as near, so that the receiver looks for
+        the intent in the database."""
         ...
 
     def answer(self, node: int, id: int, answer: bytes) -> None:
@@ -229,7 +229,8 @@ class SocketMailbox:
             self._clock.sleep_ms(ms)
 
     def _poll(self, ms: float) -> bool:
-        """Wait until the socket can be read, at most for `ms` milliseconds. Return False at once if there is none."""
+        """Wait until the socket can be read, at most for `ms` milliseconds. Return False at once if there is no
+        socket."""
         bound = self._bound
         if bound is None:
             return False

@@ -114,7 +114,7 @@ class Turns:
         self._rivals_until = self._won_until = -1.0
         self._again_until = self._crowded_until = -1.0
         self._next: frozenset[int] = frozenset()
-        """Node numbers of the processes whose turn is next; empty if it is nobody's."""
+        """Node numbers of the processes whose turn is next; empty if no process is next."""
         self._fruitless = 0
         """Number of times in a row that this process waited for one of them, and none committed."""
         self._commit_ms = BASE_MS

@@ -6,7 +6,7 @@
 | property `default-base-location` | property `warehouse`, which is fixed when the catalog is created |
 | `storageConfigInfo.allowedLocations` | property `allowed-locations` |
 | `storageConfigInfo.storageType` | follows from the warehouse; other settings of the storage are refused |
-| `entityVersion` | a number that is another one after each change of the catalog |
+| `entityVersion` | a number that is different after each change of the catalog |
 | other properties | the properties that `set_catalog_properties` takes |
 """
 

@@ -48,8 +48,8 @@ def _create(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tup
 
 
 def begin(call: Call, name: str, *, renamed: str | None = None) -> None:
-    """In a realm with access control, let the caller own a new branch, without grants on an earlier branch of its name.
-    A renamed branch keeps its owner and grants."""
+    """In a realm with access control, make the caller the owner of a new branch, and remove grants on an earlier branch
+    of the same name. A renamed branch keeps its owner and grants."""
     session = call.session
     if session.access.is_on:
         from polaris_spark.access.changes import BeginBranch

@@ -31,7 +31,7 @@ class Derivable(Protocol):
     access: AccessControl
     """Access control of the realm."""
     serving: ServingRealm
-    """Whether the realm still serves."""
+    """Check whether the realm can still be used."""
 
     def derive(self, *, catalog: Catalog, roles: frozenset[str] | None) -> Derivable:
         """Return a session with another form of the catalog, for a caller with these roles."""
@@ -186,8 +186,8 @@ def _at_state_in_body(
 
 
 def _named(body: Any, params: Mapping[str, str]) -> Iterator[tuple[dict[str, Any], tuple[str, ...], bool]]:
-    """Yield the parts of a body that name a table or view, its namespace, and whether it is in the state of the names
-    before it if it says none. Parts of another form are left out; the route reports them."""
+    """Yield the parts of a body that name a table or view, its namespace, and whether it is in the state of the
+    preceding names if it names no state itself. Parts of another form are left out; the route reports them."""
     if not isinstance(body, dict):
         return
     changes = body.get("table-changes")
@@ -221,7 +221,7 @@ class Unmodified:
         Args:
             handle: `rest.handler.handle` as a partial function: the arguments that are the same for all requests of
                 the session are bound.
-            stamp: returns an object that is another one if the caller may have other permissions.
+            stamp: returns an object; a different object means that the caller's permissions may have changed.
         """
         self._handle = handle
         self._stamp = stamp

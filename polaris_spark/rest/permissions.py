@@ -1,8 +1,8 @@
-"""What a caller may do in one state of a catalog of a realm with access control.
+"""Checks of what a caller may do in one state of a catalog, in a realm with access control.
 
 A name that the caller may not see gets the same answer as a name that does not exist. A caller sees a table or view if
-it has any privilege on it or on anything above it that is about tables or views, and a namespace also if it has a
-privilege on something in it.
+it has a table or view privilege on it or on anything above it. It also sees each namespace that contains something on
+which it has a privilege.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Named(NamedTuple):
         return f"{_KINDS[self.kind]} {self}" if self.namespace else "the catalog"
 
     def missing(self) -> PolarisError:
-        """Return the error for a name that does not exist, the same as that of the routes."""
+        """Return the error for a name that does not exist. The routes raise the same error."""
         if self.kind == NAMESPACE:
             return NoSuchNamespaceError(f"Namespace does not exist: {self}")
         if self.kind == TABLE:
@@ -285,8 +285,8 @@ def _require_id(permissions: Permissions, privilege: str, text: str) -> None:
 
 
 def _require_above(permissions: Permissions, privilege: str, asked: Asked) -> None:
-    """Check the creation of a namespace. Missing parents are created, too, so the lowest existing one counts. The
-    refusal does not say which this is."""
+    """Check the creation of a namespace. Missing parents are created, too, so the caller needs the privilege on the
+    lowest existing parent. The error does not say which one this is."""
     name = tuple(asked.body.namespace)
     place = permissions.place(Named(name[:-1]))
     if not permissions.may(privilege, place):
@@ -340,7 +340,7 @@ def _of_identifier(identifier: Any, kind: bytes) -> Named:
 
 
 def hidden_catalog(name: str | None) -> NotFoundError:
-    """Return the error for a catalog that the principal may not see, which is that for a missing one.
+    """Return the error for a catalog that the principal may not see: the same error as for a missing catalog.
 
     Args:
         name: the catalog's name in the request; None if there is none.

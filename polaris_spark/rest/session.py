@@ -137,7 +137,7 @@ class Session:
         self.connection = connection
         self.catalog = catalog
         self.serving = connection.serving(properties.realm, catalog.references.store.realm)
-        """Whether the realm still serves. The handler and jobs ask it."""
+        """Check whether the realm can still be used. The handler and jobs call it."""
         self.principal = principal
         self.router = router
         """The routes that requests can use."""
@@ -206,7 +206,8 @@ class Session:
         return answer
 
     def _stamp(self) -> object:
-        """Return an object that is another one if the session's principal may have other permissions than before.
+        """Return an object. A different object than before means that the permissions of the session's principal may
+        have changed.
 
         Raises:
             RealmStateError: the realm no longer serves.
@@ -276,7 +277,8 @@ class Session:
             isolation: `serializable` or `snapshot` (`catalog.transactions`).
         Raises:
             InputError: the isolation is none of these.
-            MergeConflictError: at the end of the block, others have changed what the transaction changed or read.
+            MergeConflictError: at the end of the block, other sessions have changed something that the transaction
+                changed or read.
             OutcomeUnknownError: at the end of the block, the outcome of the commit is still unknown.
         """
         self.serving.require()

@@ -69,7 +69,7 @@ def _table_commit(change: messages.CommitTableRequest) -> TableCommit:
 
 
 def _part(request: Request, part: messages.TransactionRequest) -> tuple[Route, Request]:
-    """Return the route of a request within a transaction, and the request with the caller of the whole."""
+    """Return the route of a request within a transaction, and the request with the caller of the transaction."""
     match = _CHANGES.find(part.method, part.path)
     if match.prefix is not None:
         raise BadRequestError("its path has a prefix; leave it out")
@@ -100,7 +100,7 @@ def _carry_out(catalog: Catalog, parts: Sequence[tuple[Route, Request]]) -> None
 
 @contextlib.contextmanager
 def _numbered(number: int, method: str, path: str) -> Iterator[None]:
-    """Let the message of an error say which request of the transaction is refused."""
+    """Add the refused request's position in the transaction to the message of an error."""
     try:
         yield
     except PolarisError as error:

@@ -52,7 +52,7 @@ def transaction(
         catalog: name of the catalog in the session.
         isolation: `serializable` or `snapshot` (`catalog.transactions`).
     Raises:
-        pyspark.errors.PySparkException: others have changed what the transaction changed or read.
+        pyspark.errors.PySparkException: other sessions have changed something that the transaction changed or read.
     """
     system = f"`{catalog.replace('`', '``')}`.system"
     spark.sql(f"CALL {system}.begin(isolation => {_literal(isolation)})")

@@ -313,8 +313,8 @@ class Importer:
     def _placements(
         self, items: Sequence[_Item], outcomes: dict[int, ImportOutcome], kinds: dict[int, bytes | None]
     ) -> dict[int, Placement]:
-        """Return what to add to the catalog for each item, by the item's position. Items that cannot be read get an
-        outcome in `outcomes` instead."""
+        """Return the table or view to add to the catalog for each item, by the item's position. Items that cannot be
+        read get an outcome in `outcomes` instead."""
         if self._options.lazy:
             for item in items:
                 kinds[item.position] = item.kind or TABLE
