@@ -303,7 +303,7 @@ class MergeConflictError(RequestError):
 
 
 class GoneError(RequestError):
-    """What is requested existed, but is not kept any more."""
+    """The requested object existed, but is no longer kept."""
 
     status = 410
     type = "GoneException"

@@ -42,8 +42,8 @@ METADATA: Final = MATERIALIZED
 STORAGE: Final = "storage"
 """Last part of the name of a storage table."""
 STORAGE_TABLE: Final = "storage-table"
-"""Field of a view version: the identifier of the storage table. It is a field of the newer proposal for materialized
-views (pull request 11041 of Apache Iceberg)."""
+"""Field of a view version: the identifier of the storage table. It is a field of the newer draft of the specification
+of materialized views (pull request 11041 of Apache Iceberg)."""
 REFRESH: Final = "polaris.refresh"
 """Key in the summary of a storage table's snapshot. The value describes the refresh that made the snapshot, as JSON:
 the fields of a refresh record, `view-uuid`, and in `replaces` the id of the refresh before it (or null)."""

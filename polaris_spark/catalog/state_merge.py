@@ -60,10 +60,10 @@ _SHOWN = 20
 def new_difference(
     catalog: Catalog, changes: dict[int, EntityChange], other: CommitReader | None = None
 ) -> Difference:
-    """Return what a merge applies to the branch of a catalog, made now.
+    """Return the difference that a merge applies to the branch of a catalog, with the current time and a new UUID.
 
     Args:
-        other: the other state, whose owners of new entities the branch gets; None if it has no new entities.
+        other: the other state, from which the branch takes the owners of new entities; None if it has no new entities.
     """
     new = [id_bytes(id) for id, change in changes.items() if change.before is None]
     owners = {} if other is None else _owners(other, new)

@@ -312,7 +312,7 @@ class Transactions:
 
 
 def refuse_nested(catalog: Catalog) -> None:
-    """Check that a catalog shows neither a state of the past nor that of a transaction.
+    """Check that a catalog shows neither a state of the past nor the state of a transaction.
 
     Raises:
         BadRequestError: it shows the state of a transaction.
@@ -445,7 +445,7 @@ def _require_history(view: State, begin: Head) -> None:
     """Check that the commit at which a transaction began is in the history of its parent, and record this.
 
     Raises:
-        HistoryTrimmedError: it is not.
+        HistoryTrimmedError: the commit is not in the history.
     """
     try:
         view.require_kept(begin.number)

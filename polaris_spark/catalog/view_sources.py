@@ -37,7 +37,8 @@ from polaris_spark.commits.state import State
 from polaris_spark.errors import BadRequestError
 
 SOURCE_STATES = "source-states"
-"""Field of a refresh record beyond the draft specification: the states of the sources, as in the newer proposal."""
+"""Field of a refresh record beyond the draft specification: the states of the sources, in the form of the newer draft
+of the specification."""
 MAIN = "main"
 _TAG = "tag_"
 _REFS = ("branch_", _TAG)
@@ -156,9 +157,9 @@ class PinnedQuery(NamedTuple):
         ]
 
     def source_states(self) -> list[Json]:
-        """Return the `source-states` of the newer proposal. A source whose snapshot the query names has no `ref`. The
-        fields `schema-id`, `name-mapping`, `catalog`, `base-type` and, of a materialized view whose stored rows are
-        read, `storage-snapshot-id` are beyond the proposal."""
+        """Return the `source-states` of the newer draft of the specification. A source whose snapshot the query names
+        has no `ref`. The fields `schema-id`, `name-mapping`, `catalog`, `base-type` and, of a materialized view whose
+        stored rows are read, `storage-snapshot-id` are not in that draft."""
         tables = [
             {
                 "type": "table",
@@ -632,8 +633,8 @@ class _Pinning:
             )
 
     def _of_query(self, inner: PinnedQuery, columns: list[str], source: ViewSource) -> _Pinned:
-        """Return the pinned query of a view with the view's columns. Columns are matched by position, as
-        Iceberg resolves views. A query         can have more columns than its view."""
+        """Return the pinned query of a view with the view's columns. Columns are matched by position, as Iceberg
+        resolves views. A query can have more columns than its view."""
         width = self.engine.width(inner.sql) if self.engine else len(columns)
         more = [f"{max(columns, key=len)}_{position}" for position in range(len(columns), width)]
         names, every = (", ".join(quoted((one,)) for one in some) for some in (columns, [*columns, *more]))

@@ -73,7 +73,7 @@ def _place(
     master: Annotated[
         str | None,
         typer.Option(
-            help="Spark's master; by default, that of Spark's own configuration, otherwise local[*].",
+            help="Spark's master; by default, the master in Spark's own configuration, otherwise local[*].",
             show_default=False,
         ),
     ] = None,

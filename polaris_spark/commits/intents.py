@@ -294,7 +294,7 @@ class Intents:
         """Return the outcomes of an intent whose slot was dropped: look for the log entries of its parts."""
         if head.given_up or head.floor_number > published.base + 1:
             raise OutcomeTrimmedError(
-                "it is not known whether the change was made: the history in which it would be was trimmed"
+                "it is not known whether the change was made: the part of the history that would contain it was trimmed"
             )
         listed = itertools.takewhile(
             lambda one: one[1].number > published.base, log.entries(self._store, head)

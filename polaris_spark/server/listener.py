@@ -43,8 +43,8 @@ class ConnectionBounds(NamedTuple):
 
     all: int = MAX_CONNECTIONS
     per_address: int = MAX_CONNECTIONS_PER_ADDRESS
-    """Maximum number from one IPv4 address or one IPv6 /64 network. A value equal to `all` sets no bound per address,
-    as is needed behind a proxy."""
+    """Maximum number of connections from one IPv4 address or one IPv6 /64 network. A value equal to `all` sets no bound
+    per address, as is needed behind a proxy."""
 
     def within_descriptors(self, threads: int) -> ConnectionBounds:
         """Return these bounds, or lower bounds if the operating system does not let the process open enough files.

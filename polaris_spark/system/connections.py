@@ -63,8 +63,8 @@ class StoreConnection:
             return found
 
     def serving(self, name: str, instance: str) -> ServingRealm:
-        """Return the object that knows whether a realm, which was opened, still serves. All sessions of this process
-        with the realm share it."""
+        """Return the object that checks whether an open realm can still be used. All sessions of this process with the
+        realm share it."""
         return self.shared(
             (ServingRealm, name, instance), lambda: ServingRealm(self.realms, self.clock, name, instance)
         )

@@ -386,8 +386,9 @@ class ServingRealm:
         self._guard = clock.lock()
 
     def require(self) -> None:
-        """Refuse a request if the realm does not serve. This reads the record of the realm if it was not read within
-        the last `SERVING_MS`, or if the realm did not serve. So a realm that serves again is accepted at once.
+        """Raise an error if the realm can no longer be used. This reads the record of the realm if it was not read
+        within the last `SERVING_MS`, or if the realm could not be used at the last check. So a reactivated realm is
+        accepted at once.
 
         Raises:
             RealmMovedError: the realm was moved to another store.
@@ -408,7 +409,8 @@ class ServingRealm:
             self._until = now + SERVING_MS
 
     def _refusal(self, record: RealmRecord | None) -> RealmStateError | None:
-        """Return the error of requests, given the record that has the realm's name; None if the realm serves."""
+        """Return the error with which requests fail, given the record that has the realm's name; None if the realm can
+        be used."""
         if record is None:
             return RealmStateError(f"realm {self._name!r} was purged")
         if record.instance != self._instance:

@@ -452,7 +452,7 @@ class RenameReference(UndropReference):
 
 
 class AlterReference(RegistryChange[int]):
-    """Change what people recorded of a live reference, or its protection.
+    """Change the owner, comment, protection or retention of a live reference.
 
     Args:
         changes: the new values of fields of `Registration`, by name.
@@ -639,7 +639,7 @@ def head_in(references: OpenReferences, source: CommitReader, label: str) -> Hea
     """Return the head `source` of a live reference, with the history floor that the reference has now.
 
     Args:
-        label: begin of the messages of errors.
+        label: beginning of error messages.
     Raises:
         ReferenceGoneError: the reference was dropped.
         NotFoundError, HistoryTrimmedError: the head is not, or no longer, in the history of the reference.

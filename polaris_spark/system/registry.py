@@ -323,7 +323,7 @@ class References:
 
     def drop(self, name: str, operation: Operation) -> Registered:
         """Drop a reference, and return its registration. When this returns, the reference's row is sealed: no process
-        can commit to it any more.
+        can commit to it.
 
         Raises:
             NotFoundError: no live reference has this name.
@@ -411,7 +411,7 @@ class References:
         return renamed
 
     def alter(self, name: str, operation: Operation, changes: Mapping[str, str | int]) -> Registered:
-        """Change what people recorded of a reference, and return its registration.
+        """Change the owner, comment, protection or retention of a reference, and return its registration.
 
         Args:
             changes: new values of fields of the registration: `owner`, `comment`, `protected`, `keep_ms` and

@@ -92,7 +92,7 @@ class Tasks:
 
         Args:
             kind: kind of the task, such as `import`.
-            scope: what the task works on. Tasks of one kind can run at the same time in different scopes.
+            scope: the scope that the task works on. Tasks of one kind can run at the same time in different scopes.
             holder: name of the holder, for people to read; by default this host and process.
             duration_ms: duration of the lease without renewal, in milliseconds.
             renew: True to renew the lease by a thread in the background until it is released; False if the holder calls

@@ -154,7 +154,7 @@ def test_the_name_of_a_dropped_principal_is_not_used_again(references: Reference
     bootstrap(references, DONE, "root", None)
     create(references, "bob")
     change(references, DropPrincipal, "bob")
-    with pytest.raises(AlreadyExistsError, match="used before"):
+    with pytest.raises(AlreadyExistsError, match="never used again"):
         create(references, "bob")
     head = access_head(references)
     assert head is not None

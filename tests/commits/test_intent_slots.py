@@ -61,7 +61,9 @@ def test_the_outcome_is_unknown_if_the_slot_was_dropped_and_the_history_trimmed(
         rivals.b.amend(lambda head: msgspec.structs.replace(head, slots=(), floor_number=head.number))
 
     rivals.meanwhile(trim)
-    with pytest.raises(OutcomeUnknownError, match="the history in which it would be was trimmed"):
+    with pytest.raises(
+        OutcomeUnknownError, match="the part of the history that would contain it was trimmed"
+    ):
         rivals.a.commit(Add("mine"))
     assert number(rivals.b, "mine") == carried
 

@@ -40,7 +40,7 @@ class BranchTask(NamedTuple):
 
 
 class BranchRow(NamedTuple):
-    """A branch or tag, and its distance from `main`; None if the common commits are not stored any more."""
+    """A branch or tag, and its distance from `main`; None if the common commits are no longer stored."""
 
     branch: BranchTask
     parted: Distance | None

@@ -55,7 +55,7 @@ class MaterializedViewRow(NamedTuple):
     refresh: Json
     """The record of the refresh that made the current rows; empty if there is none."""
     behind: Behind
-    """What has changed since then; nothing if the rows are fresh or no column needs it."""
+    """The changes since that refresh; empty if the rows are fresh or no column needs them."""
     snapshot: Json
     """The snapshot that the last refresh made; empty if it does not exist any more or no column needs it."""
 

@@ -29,7 +29,7 @@ class RecoveryStep(NamedTuple):
     unless the head is sealed or is the first head of the reference. For other actions: the head in the row."""
     registry: Registry
     why: str
-    """Reason for the step, in words; empty if there is nothing to do."""
+    """Message with the reason for the step; empty if there is nothing to do."""
 
 
 def plan(found: Sequence[SurveyedReference]) -> list[RecoveryStep]:
