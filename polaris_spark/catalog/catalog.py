@@ -274,8 +274,8 @@ class Catalog:
         self.require_present()
         if change.from_elsewhere and self.in_transaction:
             raise BadRequestError(
-                "merges, reverts, cherry-picks, imports and undrop are commits of their own; commit the transaction or "
-                "roll it back first"
+                "merges, reverts, cherry-picks, imports and undrop cannot be part of a transaction; commit the "
+                "transaction or roll it back first"
             )
         reads = self._recorded.get(self.branch)
         recorded = change if reads is None else _Recorded(change, reads)

@@ -482,7 +482,7 @@ def refresh_of_snapshot(summary: Mapping[str, str]) -> Json:
     """Return the description of a refresh in a snapshot's summary (`REFRESH`).
 
     Raises:
-        BadRequestError: it is malformed, or `REFRESH_STATE` is that of another version of the view.
+        BadRequestError: it is malformed, or `REFRESH_STATE` describes another version of the view.
     """
     refresh = decode(summary[REFRESH].encode())
     get_long(refresh, "refresh-id")
@@ -494,7 +494,7 @@ def refresh_of_snapshot(summary: Mapping[str, str]) -> Json:
     version = refresh_state(summary)["view-version-id"] if REFRESH_STATE in summary else refresh["version-id"]
     if version != refresh["version-id"]:
         raise BadRequestError(
-            f"{REFRESH_STATE} is that of version {version} of the view, {REFRESH} that of version "
+            f"{REFRESH_STATE} describes version {version} of the view, but {REFRESH} describes version "
             f"{refresh['version-id']}"
         )
     return refresh

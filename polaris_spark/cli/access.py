@@ -25,7 +25,7 @@ app = command_group(
     "Manage principals, roles and grants of a realm with access control.",
     {one.name.replace("_", "-"): one for one in PROCEDURES},
 )
-Catalog = Annotated[str, typer.Option(help="Catalog whose roles and grants are meant.")]
+Catalog = Annotated[str, typer.Option(help="Catalog of the roles and grants.")]
 
 
 @app.command("export")
@@ -48,7 +48,9 @@ def apply(
     store: Store,
     file: Annotated[
         str | None,
-        typer.Argument(metavar="FILE", help="Document of the form that `export` prints.", show_default=False),
+        typer.Argument(
+            metavar="FILE", help="Document in the format that `export` prints.", show_default=False
+        ),
     ] = None,
     realm: Realm = "default",
     catalog: Catalog = "polaris",

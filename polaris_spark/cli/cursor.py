@@ -58,7 +58,7 @@ class Cursor:
             ) from error
         if source != self._source:
             raise InputError(
-                f"the cursor {self._path} is of {source!r}, but the source of the events is {self._source!r}; give "
+                f"the cursor {self._path} is for {source!r}, but the source of the events is {self._source!r}; give "
                 "another file"
             )
         return str(position)

@@ -67,7 +67,7 @@ TokenLifetime = Annotated[
 LoginLog = Annotated[
     Path | None,
     typer.Option(
-        help="File for a line for each login and each refused one. It is replaced at 64 MiB; 4 older ones are kept.",
+        help="Log file with a line for each accepted or refused login. Replaced at 64 MiB; 4 older files are kept.",
         show_default=False,
     ),
 ]

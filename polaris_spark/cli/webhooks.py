@@ -77,7 +77,7 @@ def checked_url(url: str) -> str:
     if parsed.scheme not in ("http", "https") or not parsed.hostname or parsed.fragment or port == 0:
         raise InputError(f"--post is {url!r}; write an http or https address")
     if parsed.username or parsed.password:
-        raise InputError("--post has a user or password in it; receivers check the signature instead")
+        raise InputError("--post must not contain a user or password; receivers verify the signature instead")
     if parsed.scheme == "http" and not is_loopback(parsed.hostname):
         _tell(f"events are sent to {parsed.hostname!r} without encryption; use an https address")
     return url

@@ -188,7 +188,7 @@ class SocketMailbox:
                 self._bound = self._bind(node)
             except OSError as error:
                 self._retry_at = now + _RETRY_MS
-                _logger.debug("no messages from processes of this machine: %s", error)
+                _logger.debug("cannot receive messages from other processes of this machine: %s", error)
 
     def send(self, node: int, id: int, intent: bytes) -> bool:
         bound = self._bound

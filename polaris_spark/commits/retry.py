@@ -50,8 +50,9 @@ FIRST_LOOK, LATER_LOOKS = 0.6, 0.2
 the average time until another process decides an intent."""
 
 YIELD_COMMITS = 8.0
-"""Time for which a process waits for one that is to commit next, in multiples of the average duration of a commit. The
-other one reads the row twice and the commit, and swaps. Doubles each time that it does not commit."""
+"""Time for which a process waits for the process that is to commit next, in multiples of the average duration of a
+commit. In this time, the other process reads the row twice and the commit once, and swaps. The time doubles each time
+that the other process does not commit."""
 
 JUST_COMMITS = 4.0
 """Time after a commit in which other processes are not expected to have committed, in multiples of the average duration

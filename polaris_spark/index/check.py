@@ -25,8 +25,8 @@ class Fault(NamedTuple):
 
 
 class ExpectedShard(NamedTuple):
-    """What a parent says about one of its shards. All keys in and below the shard are at least `lower` and less than
-    `upper` (None: no bound); `entries` is the number of these keys."""
+    """The values that a parent stores about one of its shards. All keys in and below the shard are at least `lower` and
+    less than `upper` (None: no bound); `entries` is the number of these keys."""
 
     id: int
     lower: bytes

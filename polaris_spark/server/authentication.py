@@ -192,7 +192,7 @@ class Authentication:
                 if login is not None:
                     self._admit(login)
                     return login
-        raise NotAuthorizedError("no authenticator knows the token")
+        raise NotAuthorizedError("no authenticator knows this kind of token")
 
     def close(self) -> None:
         """End the threads."""

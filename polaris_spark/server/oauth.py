@@ -163,9 +163,11 @@ class TokenEndpoint:
             head, principal, ends = await self._log_in(client, address, "token-exchange")
             login = await self._authentication.try_token(subject)
             if login is not None and login.principal != principal.name:
-                self._authentication.failed(address, "token-exchange", "the token is of another principal")
+                self._authentication.failed(
+                    address, "token-exchange", "the token belongs to another principal"
+                )
                 raise RefusedError(
-                    "invalid_grant", "the subject token is of another principal than the client"
+                    "invalid_grant", "the subject token does not belong to the client's principal"
                 )
             given = None if login is None else login.roles
             limited = _narrowed(roles, given)

@@ -79,7 +79,7 @@ class Bridge:
             )
         except Exception as error:
             # Catch every exception: otherwise the JVM would see a broken connection, and send the request again.
-            logger.exception("%s %s failed", method, path)
+            logger.exception("request %s %s failed", method, path)
             status, answered, text = 500, {}, _error_body(error)
         lines = [f"{status}\n"]
         for name, value in answered.items():

@@ -88,7 +88,7 @@ def check_whole(response_dict: dict[str, Any], **_: object) -> None:
         or (checksum and checksum != str(zlib.crc32(body)))
         or (status >= 400 and _is_half_object(body))  # the driver detects this in other responses
     ):
-        raise HalfAnswerError(f"an answer of status {status} was cut off")
+        raise HalfAnswerError(f"an answer with status {status} was truncated")
 
 
 def _is_half_object(body: bytes) -> bool:
