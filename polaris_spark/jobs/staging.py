@@ -1,4 +1,4 @@
-"""Procedures of staging areas: choose an area, and commit what was staged in it."""
+"""Procedures of staging areas: choose an area, and commit the changes that were staged in it."""
 
 from __future__ import annotations
 
