@@ -10,17 +10,11 @@ import pytest
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow
 from polaris_spark.backends.dynamodb.settings import PREFIX, Settings
-from polaris_spark.config import Secret, StoreURI
-from polaris_spark.errors import NoStoreError, StateError, StoreURIError
+from polaris_spark.config import Secret
+from polaris_spark.errors import StateError, StoreURIError
 from tests.backends.dynamodb.gateway import Answer, Body, Forward, Gateway
+from tests.backends.dynamodb.support import parsed
 from tests.servers.dynamodb import DynamoDBLocal
-
-
-def parsed(text: str) -> Settings:
-    uri = StoreURI.parse(text)
-    return Settings.parse(
-        uri, {**uri.options, **({} if uri.password is None else {"password": uri.password})}
-    )
 
 
 def test_a_uri_names_region_and_prefix() -> None:
@@ -76,14 +70,6 @@ def test_credentials_come_from_the_environment_if_the_uri_has_none(
         assert backend.read_reference("realm", "name") is None
 
 
-def test_a_store_that_was_not_set_up_is_reported(uri: str) -> None:
-    with contextlib.closing(open_backend(uri)) as backend:
-        with pytest.raises(NoStoreError, match="create=true"):
-            backend.read_reference("realm", "name")
-        with pytest.raises(NoStoreError, match="create=true"):
-            backend.write_objects("realm", [ObjectRow(1, 0, b"x")])
-
-
 def test_stores_of_different_prefixes_share_nothing(server: DynamoDBLocal) -> None:
     with contextlib.closing(open_backend(server.uri("one"))) as one:
         one.setup()
@@ -132,20 +118,3 @@ def test_a_user_without_the_right_to_create_tables_uses_those_that_exist(
     with pytest.raises(StateError, match=r"not authorized.*grant"):
         other.setup()
     other.close()
-
-
-def test_tables_of_another_program_are_refused(server: DynamoDBLocal, uri: str) -> None:
-    taken = parsed(uri)
-    client = taken.open()
-    client.create_table(
-        TableName=f"{taken.prefix}.objects",
-        AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
-        KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
-        BillingMode="PAY_PER_REQUEST",
-    )
-    client.close()
-    with (
-        contextlib.closing(open_backend(uri)) as backend,
-        pytest.raises(StateError, match="belongs to another program"),
-    ):
-        backend.setup()

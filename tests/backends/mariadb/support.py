@@ -8,7 +8,9 @@ from typing import Any
 
 import pymysql
 
+from polaris_spark.backends.base import Table
 from polaris_spark.config import StoreURI
+from polaris_spark.testing.admin_cases import StoreAdmin
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.servers.mariadb import ADMIN, GUEST, MariaDB
 
@@ -54,6 +56,36 @@ class Admin:
 
     def __exit__(self, *_: object) -> None:
         self._connection.close()
+
+
+class MariaDBAdmin(StoreAdmin):
+    """The administrator of one store."""
+
+    def __init__(self, admin: Admin, uri: str) -> None:
+        self._run = admin.run
+        self._database = database_of(uri)
+
+    def contents(self) -> dict[str, object] | None:
+        if (self._database,) not in self._run("SHOW DATABASES"):
+            return None
+        return {
+            name: (
+                self._run(f"SHOW CREATE TABLE {self._database}.`{name}`"),
+                self._run(f"SELECT * FROM {self._database}.`{name}`"),
+            )
+            for (name,) in self._run(f"SHOW TABLES FROM {self._database}")
+        }
+
+    def create_foreign_table(self, table: Table) -> None:
+        self._run(f"CREATE DATABASE {self._database}")
+        self._run(f"CREATE TABLE {self._database}.`{table}` (name text)")
+        self._run(f"INSERT INTO {self._database}.`{table}` VALUES ('theirs')")
+
+    def drop(self) -> None:
+        self._run(f"DROP DATABASE {self._database}")
+
+    def set_newer_format(self) -> None:
+        self._run(f"ALTER TABLE {self._database}.objects COMMENT = 'polaris_spark store, format 2'")
 
 
 def database_of(uri: str) -> str:

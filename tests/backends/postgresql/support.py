@@ -8,8 +8,47 @@ from typing import Any
 
 import psycopg
 
+from polaris_spark.backends.base import Table
 from polaris_spark.config import StoreURI
+from polaris_spark.testing.admin_cases import StoreAdmin
 from polaris_spark.testing.waiting import wait_until
+
+
+class PostgreSQLAdmin(StoreAdmin):
+    """The administrator of one store, with a connection in autocommit."""
+
+    def __init__(self, admin: psycopg.Connection[Any], uri: str) -> None:
+        self._admin = admin
+        self._schema = schema_of(uri)
+
+    def contents(self) -> dict[str, object] | None:
+        if not self._rows("SELECT 1 FROM pg_namespace WHERE nspname = %s", self._schema):
+            return None
+        columns = (
+            "SELECT column_name, data_type FROM information_schema.columns"
+            " WHERE (table_schema, table_name) = (%s, %s) ORDER BY ordinal_position"
+        )
+        return {
+            name: (
+                self._rows(columns, self._schema, name),
+                self._rows(f'SELECT * FROM {self._schema}."{name}"'),
+            )
+            for (name,) in self._rows("SELECT tablename FROM pg_tables WHERE schemaname = %s", self._schema)
+        }
+
+    def create_foreign_table(self, table: Table) -> None:
+        self._admin.execute(f"CREATE SCHEMA {self._schema}")
+        self._admin.execute(f'CREATE TABLE {self._schema}."{table}" (name text)')
+        self._admin.execute(f"INSERT INTO {self._schema}.\"{table}\" VALUES ('theirs')")
+
+    def drop(self) -> None:
+        self._admin.execute(f"DROP SCHEMA {self._schema} CASCADE")
+
+    def set_newer_format(self) -> None:
+        self._admin.execute(f"COMMENT ON TABLE {self._schema}.objects IS 'polaris_spark store, format 2'")
+
+    def _rows(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
+        return self._admin.execute(query, parameters or None).fetchall()
 
 
 def schema_of(uri: str) -> str:
