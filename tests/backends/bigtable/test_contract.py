@@ -65,6 +65,25 @@ class BigtableAdmin(StoreAdmin):
 
 
 class TestBigtable(AdminCases, ServerConformance):
+    bad_uris = (
+        ("bigtable://project/instance?app_profile=x", "did you mean 'app-profile'"),
+        ("bigtable://project", "instance.*bigtable://project/instance/prefix"),
+        ("bigtable:///instance", "the project"),
+        ("bigtable://project/instance/a/b", "the prefix"),
+        (f"bigtable://project/instance/{'p' * 40}", "at most 39"),
+        ("bigtable://project/instance/%20", "the prefix"),
+        ("bigtable://project/inst%2e/x", "the instance"),
+        ("bigtable://project/instance?app-profile=", "app-profile"),
+        ("bigtable://user:correct-horse@project/instance", "credentials"),
+        ("bigtable://user@project/instance", "credentials"),
+        ("bigtable://project/instance?timeout=soon", "duration"),
+        ("bigtable://project/instance?timeout=0s", "longer than 0"),
+        ("bigtable://project/instance?channels=0", "1 to 99"),
+        ("bigtable://project/instance?endpoint=localhost:8086", "http://host:port"),
+        ("bigtable://project/instance?endpoint=http://u:correct-horse@host:1", "is or contains a secret"),
+        ("bigtable://project/instance?endpoint=http://host:99999", "http://host:port"),
+    )
+
     @pytest.fixture
     def server(self, server_of: ServerOf) -> Server:
         return server_of("bigtable")

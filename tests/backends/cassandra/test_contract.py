@@ -44,6 +44,30 @@ class CassandraAdmin(StoreAdmin):
 
 
 class TestCassandra(AdminCases, ServerConformance):
+    bad_uris = (
+        ("cassandra://host/store?replicaton=3", "did you mean 'replication'"),
+        ("cassandra://host", "a keyspace that cannot be used"),
+        ("cassandra://host/two/parts", "a keyspace that cannot be used"),
+        ("cassandra://host/a-b", "a keyspace that cannot be used"),
+        ("cassandra://host/system_auth", "a keyspace that cannot be used"),
+        ("cassandra://host/" + "k" * 49, "a keyspace that cannot be used"),
+        ("cassandra:///store", "not of the form host:port"),
+        ("cassandra://host:port/store", "not of the form host:port"),
+        ("cassandra://host:0/store", "not of the form host:port"),
+        ("cassandra://a,,b/store", "not of the form host:port"),
+        ("cassandra://host/store?serial=QUORUM", "SERIAL or LOCAL_SERIAL"),
+        ("cassandra://host/store?replication=0", "number of replicas"),
+        ("cassandra://host/store?replication=dc1:3,dc1:2", "number of replicas"),
+        ("cassandra://host/store?replication=dc'1:3", "number of replicas"),
+        ("cassandra://host/store?datacenter=a'b", "it must be the name of a datacenter"),
+        ("cassandra://host/store?timeout=soon", "duration"),
+        ("cassandra://host/store?timeout=0s", "longer than 0"),
+        ("cassandra://host/store?concurrency=0", "1 to 9999"),
+        ("cassandra://host/store?tls=yes", "verify-ca or verify-full"),
+        ("cassandra://host/store?tls_ca=/a.pem", "without tls"),
+        ("cassandra://user:correct-horse@host/store?timeout=soon", "duration"),
+    )
+
     @pytest.fixture
     def server(self, server_of: ServerOf) -> Server:
         return server_of("cassandra")

@@ -38,38 +38,6 @@ def without_replication(uri: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("uri", "words"),
-    [
-        ("cassandra://host/store?replicaton=3", "did you mean 'replication'"),
-        ("cassandra://host", "a keyspace that cannot be used"),
-        ("cassandra://host/two/parts", "a keyspace that cannot be used"),
-        ("cassandra://host/a-b", "a keyspace that cannot be used"),
-        ("cassandra://host/system_auth", "a keyspace that cannot be used"),
-        ("cassandra://host/" + "k" * 49, "a keyspace that cannot be used"),
-        ("cassandra:///store", "not of the form host:port"),
-        ("cassandra://host:port/store", "not of the form host:port"),
-        ("cassandra://host:0/store", "not of the form host:port"),
-        ("cassandra://a,,b/store", "not of the form host:port"),
-        ("cassandra://host/store?serial=QUORUM", "SERIAL or LOCAL_SERIAL"),
-        ("cassandra://host/store?replication=0", "number of replicas"),
-        ("cassandra://host/store?replication=dc1:3,dc1:2", "number of replicas"),
-        ("cassandra://host/store?replication=dc'1:3", "number of replicas"),
-        ("cassandra://host/store?datacenter=a'b", "it must be the name of a datacenter"),
-        ("cassandra://host/store?timeout=soon", "duration"),
-        ("cassandra://host/store?timeout=0s", "longer than 0"),
-        ("cassandra://host/store?concurrency=0", "1 to 9999"),
-        ("cassandra://host/store?tls=yes", "verify-ca or verify-full"),
-        ("cassandra://host/store?tls_ca=/a.pem", "without tls"),
-        ("cassandra://user:secret@host/store?timeout=soon", "duration"),
-    ],
-)
-def test_bad_uris_and_options_are_refused(uri: str, words: str) -> None:
-    with pytest.raises(StoreURIError, match=words) as caught:
-        open_backend(uri)
-    assert "secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
     ("authority", "hosts"),
     [
         ("host", [("host", 9042)]),

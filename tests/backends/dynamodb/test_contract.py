@@ -59,6 +59,22 @@ class DynamoDBAdmin(StoreAdmin):
 
 
 class TestDynamoDB(AdminCases, ServerConformance):
+    bad_uris = (
+        ("dynamodb:///prefix", "region"),
+        ("dynamodb://eu_central/prefix", "region"),
+        ("dynamodb://localhost:8000/prefix", "region"),
+        ("dynamodb://eu-central-1/a/b", "prefix"),
+        ("dynamodb://eu-central-1/ü", "prefix"),
+        (f"dynamodb://eu-central-1/{'p' * 201}", "prefix"),
+        ("dynamodb://AKID@eu-central-1/prefix", "needs both its id"),
+        ("dynamodb://eu-central-1/prefix?endpoint=localhost:8000", "endpoint"),
+        ("dynamodb://eu-central-1/prefix?endpoint=http://user:correct-horse@host", "endpoint"),
+        ("dynamodb://eu-central-1/prefix?connections=0", "connections"),
+        ("dynamodb://eu-central-1/prefix?timeout=5", "timeout"),
+        ("dynamodb://eu-central-1/prefix?timeout=0s", "timeout"),
+        ("dynamodb://eu-central-1/prefix?end-point=x", "did you mean 'endpoint'"),
+    )
+
     @pytest.fixture
     def server(self, server_of: ServerOf) -> Server:
         return server_of("dynamodb")

@@ -24,29 +24,6 @@ def test_a_uri_names_region_and_prefix() -> None:
     assert "s3cret" not in repr(found) + found.where
 
 
-@pytest.mark.parametrize(
-    ("uri", "words"),
-    [
-        ("dynamodb:///prefix", "region"),
-        ("dynamodb://eu_central/prefix", "region"),
-        ("dynamodb://localhost:8000/prefix", "region"),
-        ("dynamodb://eu-central-1/a/b", "prefix"),
-        ("dynamodb://eu-central-1/ü", "prefix"),
-        (f"dynamodb://eu-central-1/{'p' * 201}", "prefix"),
-        ("dynamodb://AKID@eu-central-1/prefix", "needs both its id"),
-        ("dynamodb://eu-central-1/prefix?endpoint=localhost:8000", "endpoint"),
-        ("dynamodb://eu-central-1/prefix?endpoint=http://user:pw@host", "endpoint"),
-        ("dynamodb://eu-central-1/prefix?connections=0", "connections"),
-        ("dynamodb://eu-central-1/prefix?timeout=5", "timeout"),
-        ("dynamodb://eu-central-1/prefix?timeout=0s", "timeout"),
-        ("dynamodb://eu-central-1/prefix?end-point=x", "did you mean 'endpoint'"),
-    ],
-)
-def test_what_cannot_be_used_is_refused(uri: str, words: str) -> None:
-    with pytest.raises(StoreURIError, match=words):
-        open_backend(uri)
-
-
 def test_a_secret_without_a_key_id_is_refused() -> None:
     with pytest.raises(StoreURIError, match="needs both its id"):
         open_backend("dynamodb://eu-central-1/prefix", {"password": Secret("x")})

@@ -24,39 +24,6 @@ from tests.stores import unavailable
 
 
 @pytest.mark.parametrize(
-    ("uri", "words"),
-    [
-        ("mariadb://host/db?tmeout=1s", "did you mean 'timeout'"),
-        ("mysql://host/db?ssl_mod=required", "a mysql: store has no option.*did you mean 'ssl_mode'"),
-        ("mariadb://host", "names no database"),
-        ("mariadb://host/a/b", "not a valid database name"),
-        ("mariadb://host/db%00", "NUL"),
-        ("mariadb://host:port/db", "not of the form host:port"),
-        ("mariadb://host:0/db", "not of the form host:port"),
-        ("mariadb://one,two/db", "names several hosts"),
-        ("mariadb:///db", "not of the form host:port"),
-        ("mariadb://host/db?socket=/tmp/s", "a host and a socket"),
-        ("mariadb://host/db?timeout=soon", "duration"),
-        ("mariadb://host/db?timeout=0s", "longer than 0"),
-        ("mariadb://host/db?connect_timeout=30d", "shorter than 24 days"),
-        ("mariadb://host/db?pool=0", "1 to 256"),
-        ("mariadb://host/db?ssl_mode=maybe", "verify-identity"),
-        ("mariadb://host/db?ssl_ca=/nowhere/ca.pem", "is not a file"),
-        (
-            "mariadb://host/db?ssl_ca=/etc/passwd&ssl_mode=preferred",
-            "cannot be combined with ssl_mode=preferred",
-        ),
-        ("mariadb://host/db?ssl_ca=/etc/passwd", "certificates.*cannot be used"),
-        ("mariadb://user:secret@host/db?timeout=soon", "duration"),
-    ],
-)
-def test_bad_uris_and_options_are_refused(uri: str, words: str) -> None:
-    with pytest.raises(StoreURIError, match=words) as caught:
-        open_backend(uri)
-    assert "secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
     ("place", "told"),
     [
         ("host", {"host": "host", "port": 3306}),

@@ -35,6 +35,29 @@ class MongoDBAdmin(StoreAdmin):
 
 
 class TestMongoDB(AdminCases, ServerConformance):
+    bad_uris = (
+        ("mongodb://host/db?replicaset=rs", "did you mean 'replicaSet'"),
+        ("mongodb://host/db?tlsCAfile=a", "did you mean 'tlsCAFile'"),
+        ("mongodb://host/db?w=1", "wait for a majority"),
+        ("mongodb://host/db?readPreference=nearest", "a secondary may return"),
+        ("mongodb://host/db?retryWrites=true", "a repeated swap"),
+        ("mongodb://host", "names no database"),
+        ("mongodb://host/admin", "not a valid name of a MongoDB database"),
+        ("mongodb://host/a.b", "not a valid name of a MongoDB database"),
+        ("mongodb://host/a%2Fb", "not a valid name of a MongoDB database"),
+        ("mongodb://host/db%00", "NUL"),
+        (f"mongodb://host/{'d' * 64}", "not a valid name of a MongoDB database"),
+        ("mongodb:///db", "not of the form host:port"),
+        ("mongodb://host:port/db", "not of the form host:port"),
+        ("mongodb://host:0/db", "not of the form host:port"),
+        ("mongodb://a,,b/db", "not of the form host:port"),
+        ("mongodb://host/db?timeout=soon", "duration"),
+        ("mongodb://host/db?timeout=0s", "longer than 0"),
+        ("mongodb://host/db?pool=0", "1 to 1000"),
+        ("mongodb://host/db?pool=many", "1 to 1000"),
+        ("mongodb://user:correct-horse@host/db?timeout=soon", "duration"),
+    )
+
     @pytest.fixture
     def server(self, server_of: ServerOf) -> Server:
         return server_of("mongodb")

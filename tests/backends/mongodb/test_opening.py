@@ -26,37 +26,6 @@ def _told(text: str, **options: str | Secret) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("uri", "words"),
-    [
-        ("mongodb://host/db?replicaset=rs", "did you mean 'replicaSet'"),
-        ("mongodb://host/db?tlsCAfile=a", "did you mean 'tlsCAFile'"),
-        ("mongodb://host/db?w=1", "wait for a majority"),
-        ("mongodb://host/db?readPreference=nearest", "a secondary may return"),
-        ("mongodb://host/db?retryWrites=true", "a repeated swap"),
-        ("mongodb://host", "names no database"),
-        ("mongodb://host/admin", "not a valid name of a MongoDB database"),
-        ("mongodb://host/a.b", "not a valid name of a MongoDB database"),
-        ("mongodb://host/a%2Fb", "not a valid name of a MongoDB database"),
-        ("mongodb://host/db%00", "NUL"),
-        (f"mongodb://host/{'d' * 64}", "not a valid name of a MongoDB database"),
-        ("mongodb:///db", "not of the form host:port"),
-        ("mongodb://host:port/db", "not of the form host:port"),
-        ("mongodb://host:0/db", "not of the form host:port"),
-        ("mongodb://a,,b/db", "not of the form host:port"),
-        ("mongodb://host/db?timeout=soon", "duration"),
-        ("mongodb://host/db?timeout=0s", "longer than 0"),
-        ("mongodb://host/db?pool=0", "1 to 1000"),
-        ("mongodb://host/db?pool=many", "1 to 1000"),
-        ("mongodb://user:secret@host/db?timeout=soon", "duration"),
-    ],
-)
-def test_bad_uris_and_options_are_refused(uri: str, words: str) -> None:
-    with pytest.raises(StoreURIError, match=words) as caught:
-        open_backend(uri)
-    assert "secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
     "uri",
     [
         "mongodb://me@host/db?tls=perhaps",

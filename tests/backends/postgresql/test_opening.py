@@ -23,35 +23,6 @@ from tests.servers.postgresql import PostgreSQL
 
 
 @pytest.mark.parametrize(
-    ("uri", "words"),
-    [
-        ("postgresql://host/db?schem=x", "did you mean 'schema'"),
-        ("postgresql://host/db?sslmod=require", "did you mean 'sslmode'"),
-        ("postgresql://host", "names no database"),
-        ("postgresql://host:port/db", "not of the form host:port"),
-        ("postgresql://host:0/db", "not of the form host:port"),
-        ("postgresql://host:/db", "not of the form host:port"),
-        ("postgresql://:5432/db", "not of the form host:port"),
-        ("postgresql://host/db%00", "NUL"),
-        ("postgresql://user%00@host/db", "NUL"),
-        ("postgresql://host/db?application_name=a%00", "NUL"),
-        ("postgresql://host/db?target_session_attrs=any", "read-write or primary"),
-        ("postgresql://host/db?timeout=soon", "duration"),
-        ("postgresql://host/db?timeout=0s", "longer than 0"),
-        ("postgresql://host/db?pool=0", "1 to 256"),
-        ("postgresql://host/db?pool=many", "1 to 256"),
-        ("postgresql://host/db?schema=", "not a valid name of a PostgreSQL schema"),
-        ("postgresql://host/db?synchronous_commit=maybe", "remote_apply"),
-        ("postgresql://user:secret@host/db?timeout=soon", "duration"),
-    ],
-)
-def test_bad_uris_and_options_are_refused(uri: str, words: str) -> None:
-    with pytest.raises(StoreURIError, match=words) as caught:
-        open_backend(uri)
-    assert "secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
     ("authority", "hosts", "ports"),
     [
         ("host", "host", "5432"),
