@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
-from polaris_spark.testing.admin_cases import AdminCases, StoreAdmin
 from polaris_spark.testing.conformance import ServerConformance
-from polaris_spark.testing.server import Server
+from polaris_spark.testing.session_cases import SessionAdmin, SessionCases
 from tests.backends.mariadb.support import Admin, MariaDBAdmin
+from tests.servers.mariadb import MariaDB
 from tests.stores import ServerOf
 
 
-class TestMariaDB(AdminCases, ServerConformance):
+class TestMariaDB(SessionCases, ServerConformance):
     bad_uris = (
         ("mariadb://host/db?tmeout=1s", "did you mean 'timeout'"),
         ("mysql://host/db?ssl_mod=required", "a mysql: store has no option.*did you mean 'ssl_mode'"),
@@ -38,9 +40,9 @@ class TestMariaDB(AdminCases, ServerConformance):
     )
 
     @pytest.fixture
-    def server(self, server_of: ServerOf) -> Server:
-        return server_of("mariadb")
+    def server(self, server_of: ServerOf) -> MariaDB:
+        return cast("MariaDB", server_of("mariadb"))
 
     @pytest.fixture
-    def store_admin(self, admin: Admin, uri: str) -> StoreAdmin:
-        return MariaDBAdmin(admin, uri)
+    def store_admin(self, server: MariaDB, admin: Admin, uri: str) -> SessionAdmin:
+        return MariaDBAdmin(server, admin, uri)

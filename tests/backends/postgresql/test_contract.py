@@ -7,14 +7,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from polaris_spark.testing.admin_cases import AdminCases, StoreAdmin
 from polaris_spark.testing.conformance import ServerConformance
 from polaris_spark.testing.server import Server
+from polaris_spark.testing.session_cases import SessionAdmin, SessionCases
 from tests.backends.postgresql.support import PostgreSQLAdmin
 from tests.stores import ServerOf
 
 
-class TestPostgreSQL(AdminCases, ServerConformance):
+class TestPostgreSQL(SessionCases, ServerConformance):
     bad_uris = (
         ("postgresql://host/db?schem=x", "did you mean 'schema'"),
         ("postgresql://host/db?sslmod=require", "did you mean 'sslmode'"),
@@ -41,5 +41,5 @@ class TestPostgreSQL(AdminCases, ServerConformance):
         return server_of("postgresql")
 
     @pytest.fixture
-    def store_admin(self, admin: psycopg.Connection[Any], uri: str) -> StoreAdmin:
+    def store_admin(self, admin: psycopg.Connection[Any], uri: str) -> SessionAdmin:
         return PostgreSQLAdmin(admin, uri)
