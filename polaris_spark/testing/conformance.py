@@ -29,6 +29,8 @@ class also tests lost answers, servers that do not answer, restarts, credentials
             with MyServer() as server:
                 yield server
 
+The attribute `bad_uris` of a test class lists store URIs with a mistake, each with a regular expression for its error.
+
 A database whose administrator can look at the tables of a store and drop them also inherits from `AdminCases`, and
 defines the fixture `store_admin`: a `StoreAdmin` (both in `polaris_spark.testing.admin_cases`). These cases test stores
 that were dropped or never set up, and stores and tables that belong to newer releases or other programs.

@@ -1,4 +1,4 @@
-"""Opening a store of MongoDB: options, the arguments of the driver, and databases without a store."""
+"""Opening a store of MongoDB: the arguments of the driver, other servers, and documents of a store."""
 
 from __future__ import annotations
 
