@@ -5,5 +5,5 @@ import contextlib
 with contextlib.suppress(ImportError):
     import pytest
 
-    for _module in ("file", "object", "opening", "race", "reference", "scan", "trouble"):
+    for _module in ("admin", "file", "object", "opening", "race", "reference", "scan", "session", "trouble"):
         pytest.register_assert_rewrite(f"{__name__}.{_module}_cases")  # so that a failure shows the values

@@ -29,6 +29,16 @@ class also tests lost answers, servers that do not answer, restarts, credentials
             with MyServer() as server:
                 yield server
 
+The attribute `bad_uris` of a test class lists store URIs with a mistake, each with a regular expression for its error.
+
+A database whose administrator can look at the tables of a store and drop them also inherits from `AdminCases`, and
+defines the fixture `store_admin`: a `StoreAdmin` (both in `polaris_spark.testing.admin_cases`). These cases test stores
+that were dropped or never set up, and stores and tables that belong to newer releases or other programs.
+
+If the database executes statements in sessions, and has locks, inherit from `SessionCases` instead of `AdminCases`. The
+administrator is then a `SessionAdmin` (both in `polaris_spark.testing.session_cases`), who can also kill sessions and
+lock rows.
+
 Each test gets a new, empty store. `open_backend` must find the backend by its URI scheme in all processes. So a backend
 of another package must be registered in the entry-point group `polaris_spark.backends`, and one of this package in
 `polaris_spark.databases.BUILT_IN`. All tests of a run use the same server. Some tests kill the server and start it

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import ClassVar
+
 import pytest
 
 from polaris_spark.backends import open_backend
@@ -14,6 +17,19 @@ from polaris_spark.testing.stores import StoreCases, row, with_options
 
 class OpeningCases(StoreCases):
     """Test cases for opening, setting up and closing a store."""
+
+    bad_uris: ClassVar[Sequence[tuple[str, str]]] = ()
+    """Pairs of a store URI with a mistake, which `open_backend` must refuse, and a regular expression for the message.
+    A password in these URIs is `correct-horse`; no message may contain it."""
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if "bad_uri" in metafunc.fixturenames:
+            metafunc.parametrize(("bad_uri", "words"), self.bad_uris)
+
+    def test_a_bad_uri_is_refused_without_showing_its_password(self, bad_uri: str, words: str) -> None:
+        with pytest.raises(StoreURIError, match=words) as caught:
+            open_backend(bad_uri)
+        assert "correct-horse" not in f"{caught.value!s} {caught.value!r}"
 
     def test_the_uri_has_a_host_if_other_machines_can_open_the_store(self, uri: str) -> None:
         """If the URI has no host, the database's entry in `polaris_spark.databases` must declare another `address`."""

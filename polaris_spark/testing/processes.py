@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, Conflict, ObjectRow, ReferenceRow, Split, Swapped
-from polaris_spark.errors import OutcomeUnknownError
+from polaris_spark.errors import OutcomeUnknownError, PolarisError
 from polaris_spark.testing.waiting import PATIENCE_S, until_it_works, wait_until
 
 T = TypeVar("T")
@@ -53,6 +53,22 @@ def in_threads(n: int, work: Callable[[int], T]) -> list[T]:
         threading.Thread(target=run, args=(number,), daemon=True).start()
     futures.wait(outcomes)
     return [outcome.result() for outcome in outcomes]
+
+
+def started(work: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    """Run `work` in a new thread. Return the thread, and a list that contains the result or the `PolarisError` after
+    the thread has ended."""
+    outcome: list[object] = []
+
+    def run() -> None:
+        try:
+            outcome.append(work())
+        except PolarisError as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, outcome
 
 
 def in_processes(work: Callable[..., T], arguments: Sequence[tuple[object, ...]]) -> list[T]:

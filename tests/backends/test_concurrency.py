@@ -7,10 +7,9 @@ import threading
 import pytest
 
 from polaris_spark.backends.concurrency import LimitReachedError, OperationLimit
-from polaris_spark.testing.processes import in_threads
+from polaris_spark.testing.processes import in_threads, started
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.backends.interrupts import interruptions
-from tests.backends.waiting import started
 
 _NUMBER = 2
 _PATIENT = 1_000 * PATIENCE_S

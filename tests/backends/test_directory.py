@@ -20,7 +20,6 @@ from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow, Reference
 from polaris_spark.backends.objectstore import ObjectStoreBackend, keys
 from polaris_spark.backends.objectstore import local as directories
 from polaris_spark.errors import (
-    InputError,
     NewerFormatError,
     OutcomeUnknownError,
     StoreURIError,
@@ -113,20 +112,6 @@ def test_a_store_of_a_newer_format_is_refused(backend: Backend, root: Path) -> N
         pytest.raises(NewerFormatError, match="newer release"),
     ):
         other.read_reference("realm", "name")
-
-
-@pytest.mark.parametrize(
-    ("uri", "message"),
-    [
-        ("file://host/path", "has no host"),
-        ("file:///", "must have a path"),
-        ("file:///path?region=x", "no option 'region'"),
-        ("file:///path?timeout=3", "with its unit"),
-    ],
-)
-def test_uris_that_cannot_be_used_are_refused(uri: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        open_backend(uri)
 
 
 def test_files_of_names_that_differ_in_case_alone_differ_in_more(backend: Backend, root: Path) -> None:

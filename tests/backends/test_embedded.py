@@ -9,18 +9,33 @@ from tests.stores import StoreOn
 
 
 class TestMemory(BackendConformance):
+    bad_uris = (("memory:?synchronous=full", "no option 'synchronous'"),)
+
     @pytest.fixture
     def uri(self, store_on: StoreOn) -> str:
         return store_on("memory")
 
 
 class TestSQLite(FileConformance):
+    bad_uris = (
+        ("sqlite:///store.db?synchronous=maybe", "full, normal or off"),
+        ("sqlite:///store.db?synchronus=full", "did you mean 'synchronous'"),
+        ("sqlite:///store.db?timeout=5", "unit"),
+    )
+
     @pytest.fixture
     def uri(self, store_on: StoreOn) -> str:
         return store_on("sqlite")
 
 
 class TestDirectory(FileConformance):
+    bad_uris = (
+        ("file://host/path", "has no host"),
+        ("file:///", "must have a path"),
+        ("file:///path?region=x", "no option 'region'"),
+        ("file:///path?timeout=3", "with its unit"),
+    )
+
     @pytest.fixture
     def uri(self, store_on: StoreOn) -> str:
         return store_on("file")

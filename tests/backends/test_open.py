@@ -80,11 +80,6 @@ def test_each_database_has_a_store_for_tests() -> None:
     assert {BUILT_IN[scheme] for scheme in DATABASES} == set(BUILT_IN.values())
 
 
-def test_a_memory_store_has_no_options() -> None:
-    with pytest.raises(StoreURIError, match="no option 'synchronous'"):
-        open_backend("memory:?synchronous=full")
-
-
 def test_a_memory_store_is_shared_by_name_and_outlives_its_backends() -> None:
     first = open_backend("memory:shared")
     first.write_objects("realm", [ObjectRow(1, 0, b"x")])

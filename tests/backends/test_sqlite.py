@@ -21,7 +21,6 @@ from pathlib import Path
 
 import pytest
 
-from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import MAX_ROW_BYTES, Backend, ObjectKey, ObjectRow, ReferenceRow, Swapped
 from polaris_spark.backends.sqlite import SQLiteBackend, files
 from polaris_spark.backends.sqlite import connections as connections_module
@@ -294,22 +293,6 @@ def _as_nobody(check: Callable[[], bool]) -> int:
         finally:
             os._exit(status)
     return exit_status(child)
-
-
-# Options
-
-
-@pytest.mark.parametrize(
-    ("query", "words"),
-    [
-        ("synchronous=maybe", "full, normal or off"),
-        ("synchronus=full", "did you mean 'synchronous'"),
-        ("timeout=5", "unit"),
-    ],
-)
-def test_unknown_options_and_values_are_refused(path: str, query: str, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        open_backend(f"sqlite://{path}?{query}")
 
 
 # Turns and failures

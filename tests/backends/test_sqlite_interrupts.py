@@ -20,11 +20,10 @@ from polaris_spark.backends.sqlite.connections import Connections, Settings
 from polaris_spark.backends.sqlite.forks import forking
 from polaris_spark.clock import SystemClock
 from polaris_spark.errors import StateError
-from polaris_spark.testing.processes import exit_status, in_threads
+from polaris_spark.testing.processes import exit_status, in_threads, started
 from polaris_spark.testing.stores import row
 from polaris_spark.testing.waiting import PATIENCE_S
 from tests.backends.interrupts import interruptions
-from tests.backends.waiting import started
 
 _SETTINGS = Settings(synchronous="off", timeout=0)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 
 from polaris_spark.backends.turnstile import Turnstile
-from polaris_spark.testing.processes import in_threads
+from polaris_spark.testing.processes import in_threads, started
 from polaris_spark.testing.waiting import PATIENCE_S
 from tests.backends.interrupts import interruptions
-from tests.backends.waiting import started
 
 
 def test_operations_that_have_begun_are_awaited_and_later_ones_wait() -> None:

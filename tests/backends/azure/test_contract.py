@@ -20,6 +20,8 @@ def azurite() -> Iterator[Azurite]:
 
 
 class TestAzure(ServerConformance):
+    bad_uris = (("az://user:correct-horse@bucket/p", "cannot be opened.*Access Key"),)
+
     @pytest.fixture
     def server(self, azurite: Azurite) -> Server:
         return azurite

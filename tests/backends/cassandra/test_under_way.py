@@ -9,10 +9,9 @@ import pytest
 
 from polaris_spark.backends.cassandra.in_flight import RequestLimit
 from polaris_spark.backends.concurrency import LimitReachedError
-from polaris_spark.testing.processes import in_threads
+from polaris_spark.testing.processes import in_threads, started
 from polaris_spark.testing.waiting import PATIENCE_S
 from tests.backends.interrupts import interruptions
-from tests.backends.waiting import started
 
 
 class _Future:

@@ -10,17 +10,11 @@ import pytest
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow
 from polaris_spark.backends.dynamodb.settings import PREFIX, Settings
-from polaris_spark.config import Secret, StoreURI
-from polaris_spark.errors import NoStoreError, StateError, StoreURIError
+from polaris_spark.config import Secret
+from polaris_spark.errors import StateError, StoreURIError
 from tests.backends.dynamodb.gateway import Answer, Body, Forward, Gateway
+from tests.backends.dynamodb.support import parsed
 from tests.servers.dynamodb import DynamoDBLocal
-
-
-def parsed(text: str) -> Settings:
-    uri = StoreURI.parse(text)
-    return Settings.parse(
-        uri, {**uri.options, **({} if uri.password is None else {"password": uri.password})}
-    )
 
 
 def test_a_uri_names_region_and_prefix() -> None:
@@ -28,29 +22,6 @@ def test_a_uri_names_region_and_prefix() -> None:
     found = parsed("dynamodb://AKID:s3cret@us-gov-west-1/my.store-1?timeout=5s&connections=7")
     assert found == Settings("us-gov-west-1", "my.store-1", "AKID", Secret("s3cret"), None, 5_000, 7)
     assert "s3cret" not in repr(found) + found.where
-
-
-@pytest.mark.parametrize(
-    ("uri", "words"),
-    [
-        ("dynamodb:///prefix", "region"),
-        ("dynamodb://eu_central/prefix", "region"),
-        ("dynamodb://localhost:8000/prefix", "region"),
-        ("dynamodb://eu-central-1/a/b", "prefix"),
-        ("dynamodb://eu-central-1/ü", "prefix"),
-        (f"dynamodb://eu-central-1/{'p' * 201}", "prefix"),
-        ("dynamodb://AKID@eu-central-1/prefix", "needs both its id"),
-        ("dynamodb://eu-central-1/prefix?endpoint=localhost:8000", "endpoint"),
-        ("dynamodb://eu-central-1/prefix?endpoint=http://user:pw@host", "endpoint"),
-        ("dynamodb://eu-central-1/prefix?connections=0", "connections"),
-        ("dynamodb://eu-central-1/prefix?timeout=5", "timeout"),
-        ("dynamodb://eu-central-1/prefix?timeout=0s", "timeout"),
-        ("dynamodb://eu-central-1/prefix?end-point=x", "did you mean 'endpoint'"),
-    ],
-)
-def test_what_cannot_be_used_is_refused(uri: str, words: str) -> None:
-    with pytest.raises(StoreURIError, match=words):
-        open_backend(uri)
 
 
 def test_a_secret_without_a_key_id_is_refused() -> None:
@@ -74,14 +45,6 @@ def test_credentials_come_from_the_environment_if_the_uri_has_none(
     with contextlib.closing(open_backend(uri)) as backend:
         backend.setup()
         assert backend.read_reference("realm", "name") is None
-
-
-def test_a_store_that_was_not_set_up_is_reported(uri: str) -> None:
-    with contextlib.closing(open_backend(uri)) as backend:
-        with pytest.raises(NoStoreError, match="create=true"):
-            backend.read_reference("realm", "name")
-        with pytest.raises(NoStoreError, match="create=true"):
-            backend.write_objects("realm", [ObjectRow(1, 0, b"x")])
 
 
 def test_stores_of_different_prefixes_share_nothing(server: DynamoDBLocal) -> None:
@@ -132,20 +95,3 @@ def test_a_user_without_the_right_to_create_tables_uses_those_that_exist(
     with pytest.raises(StateError, match=r"not authorized.*grant"):
         other.setup()
     other.close()
-
-
-def test_tables_of_another_program_are_refused(server: DynamoDBLocal, uri: str) -> None:
-    taken = parsed(uri)
-    client = taken.open()
-    client.create_table(
-        TableName=f"{taken.prefix}.objects",
-        AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
-        KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
-        BillingMode="PAY_PER_REQUEST",
-    )
-    client.close()
-    with (
-        contextlib.closing(open_backend(uri)) as backend,
-        pytest.raises(StateError, match="belongs to another program"),
-    ):
-        backend.setup()

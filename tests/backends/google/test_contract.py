@@ -20,6 +20,8 @@ def url() -> Iterator[str]:
 
 
 class TestGoogle(BackendConformance):
+    bad_uris = (("gs://bucket/p?region=x", "no option 'region'"),)
+
     @pytest.fixture
     def uri(self, url: str, monkeypatch: pytest.MonkeyPatch) -> str:
         monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", without_log_in(url))

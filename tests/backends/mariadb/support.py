@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pymysql
 
+from polaris_spark.backends.base import Backend, Table
 from polaris_spark.config import StoreURI
+from polaris_spark.testing.session_cases import SessionAdmin
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.servers.mariadb import ADMIN, GUEST, MariaDB
+
+_STATEMENTS = {
+    "read_objects": "SELECT id, part, value",
+    "write_objects": "INSERT",
+}
+"""Text of the statement that waits for a lock, by operation."""
 
 
 class Admin:
@@ -54,6 +62,59 @@ class Admin:
 
     def __exit__(self, *_: object) -> None:
         self._connection.close()
+
+
+class MariaDBAdmin(SessionAdmin):
+    """The administrator of one store."""
+
+    slow_statement = "max_statement_time"
+    long_wait = "Lock wait|max_statement_time"
+
+    def __init__(self, server: MariaDB, admin: Admin, uri: str) -> None:
+        self.uri = uri
+        self._server, self._admin = server, admin
+        self._run = admin.run
+        self._database = database_of(uri)
+
+    def contents(self) -> dict[str, object] | None:
+        if (self._database,) not in self._run("SHOW DATABASES"):
+            return None
+        return {
+            name: (
+                self._run(f"SHOW CREATE TABLE {self._database}.`{name}`"),
+                self._run(f"SELECT * FROM {self._database}.`{name}`"),
+            )
+            for (name,) in self._run(f"SHOW TABLES FROM {self._database}")
+        }
+
+    def create_foreign_table(self, table: Table) -> None:
+        self._run(f"CREATE DATABASE {self._database}")
+        self._run(f"CREATE TABLE {self._database}.`{table}` (name text)")
+        self._run(f"INSERT INTO {self._database}.`{table}` VALUES ('theirs')")
+
+    def drop(self) -> None:
+        self._run(f"DROP DATABASE {self._database}")
+
+    def set_newer_format(self) -> None:
+        self._run(f"ALTER TABLE {self._database}.objects COMMENT = 'polaris_spark store, format 2'")
+
+    def sessions(self) -> set[int]:
+        return self._admin.sessions(self.uri)
+
+    def kill(self, session: int) -> None:
+        self._run(f"KILL {session}")
+
+    def blocked(self, operation: str) -> int:
+        return self._admin.blocked(self.uri, _STATEMENTS[operation])
+
+    def locked_tables(self) -> AbstractContextManager[object]:
+        return held(self._server, self.uri, "LOCK TABLES `references` WRITE, objects WRITE")
+
+    def locked_reference(self, name: str) -> AbstractContextManager[object]:
+        return held(self._server, self.uri, f"SELECT 1 FROM `references` WHERE name = '{name}' FOR UPDATE")
+
+    def occupy(self, backend: Backend, work: Callable[[], None]) -> None:
+        backend._connections.read(lambda _: work())  # type: ignore[attr-defined]
 
 
 def database_of(uri: str) -> str:

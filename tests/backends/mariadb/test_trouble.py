@@ -17,43 +17,15 @@ from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow, Swapped
 from polaris_spark.backends.mariadb import session as session_module
 from polaris_spark.errors import OutcomeUnknownError, TryAgainError
-from polaris_spark.testing.processes import exit_status, in_threads, increments, rows
+from polaris_spark.testing.processes import in_threads, increments, started
 from polaris_spark.testing.stores import row, with_options
 from polaris_spark.testing.waiting import PATIENCE_S, until_it_works, wait_until
 from tests.backends.mariadb.support import Admin, database_of, held, place_of
-from tests.backends.waiting import started
 from tests.servers.mariadb import MariaDB
 
 _HOLD_ROW = "SELECT 1 FROM `references` WHERE name = 'name' FOR UPDATE"
 
 # Connections
-
-
-def test_many_threads_share_few_connections(uri: str, admin: Admin) -> None:
-    backend = open_backend(with_options(uri, "pool=3"))
-    backend.setup()
-
-    def work(number: int) -> int:
-        for id in range(5):
-            backend.write_objects("realm", [ObjectRow(number * 10 + id, 0, b"x")])
-        return len(admin.sessions(uri)) if number == 0 else 0
-
-    assert 1 <= max(in_threads(32, work)) <= 3
-    assert len(rows(backend, backend.splits("objects", None, 2))) == 160
-    backend.close()
-
-
-def test_no_thread_waits_forever_for_a_connection(uri: str, backend: Backend) -> None:
-    narrow = open_backend(with_options(uri, "pool=1&timeout=200ms"))
-    until_it_works(lambda: narrow.read_reference("realm", "name"))
-
-    def one_more(_: object) -> None:
-        with pytest.raises(TryAgainError, match="all 1 connections"):
-            narrow.read_reference("realm", "name")
-
-    narrow._connections.read(one_more)  # type: ignore[attr-defined]
-    assert until_it_works(lambda: narrow.read_reference("realm", "name")) is None
-    narrow.close()
 
 
 def test_an_interrupted_operation_leaves_no_open_transaction_for_the_next_one(
@@ -89,19 +61,6 @@ def test_a_user_without_free_connections_gets_a_retryable_error(
     second.close()
 
 
-def test_idle_sessions_that_the_server_ended_cause_no_error(
-    uri: str, backend: Backend, admin: Admin, server: MariaDB
-) -> None:
-    backend.insert_reference("realm", "name", current := row())
-    in_threads(8, lambda _: backend.read_reference("realm", "name"))
-    for id in admin.sessions(uri):
-        admin.run(f"KILL {id}")
-    wait_until(lambda: not admin.sessions(uri), "its sessions are gone")
-    assert backend.swap_reference("realm", "name", current.version, new := row()) == Swapped()
-    server.restart()
-    assert backend.swap_reference("realm", "name", new.version, row()) == Swapped()
-
-
 @pytest.mark.parametrize("rows_of_commit", [[], [ObjectRow(1, 0, b"x")]])
 def test_a_session_that_is_killed_in_mid_swap_leaves_it_in_doubt_and_the_pool_whole(
     uri: str, backend: Backend, admin: Admin, server: MariaDB, rows_of_commit: list[ObjectRow]
@@ -130,22 +89,6 @@ def test_a_statement_that_an_operator_cancels_was_not_done(
         thread.join()
     assert isinstance(outcome[0], TryAgainError)
     assert backend.write_and_swap("realm", commit, "name", current.version, row()) == Swapped()
-
-
-def test_idempotent_operations_are_repeated_on_a_new_connection(
-    uri: str, backend: Backend, admin: Admin, server: MariaDB
-) -> None:
-    for work, word in (
-        (lambda: backend.write_objects("realm", [ObjectRow(1, 0, b"x")]), "INSERT"),
-        (lambda: backend.read_objects("realm", [ObjectKey(1)]), "SELECT id, part, value"),
-    ):
-        with held(server, uri, "LOCK TABLES objects WRITE"):
-            thread, outcome = started(work)
-            first = admin.blocked(uri, word)
-            admin.run(f"KILL {first}")
-            wait_until(lambda: admin.blocked(uri, word) != first, "another session repeats it")  # noqa: B023  # it is called at once
-        thread.join()
-        assert outcome in ([None], [{ObjectKey(1): b"x"}])
 
 
 def test_a_silent_server_is_given_up_and_the_outcome_in_doubt(
@@ -212,22 +155,6 @@ def test_a_restart_in_mid_work_loses_nothing_and_is_recovered_from(
     assert sure <= int(found.value) <= sure + sum(perhaps for _, perhaps in tallies)
 
 
-def test_a_child_leaves_its_parents_sessions_alone(uri: str, backend: Backend, admin: Admin) -> None:
-    backend.read_reference("realm", "name")
-    before = admin.sessions(uri)
-    child = os.fork()
-    if child == 0:
-        done = False
-        try:
-            done = backend.insert_reference("realm", "child", row()) == Swapped()
-            backend.close()
-        finally:  # whatever it is, the child must not go on as if it were the test run
-            os._exit(0 if done else 1)
-    assert exit_status(child) == 0
-    assert backend.read_reference("realm", "child") is not None
-    wait_until(lambda: admin.sessions(uri) == before, "the child's sessions are gone")
-
-
 @pytest.mark.parametrize("how", ["KILL QUERY", "KILL"])
 def test_the_reported_outcome_of_a_commit_is_true_at_whatever_moment_it_is_killed(
     uri: str, backend: Backend, admin: Admin, server: MariaDB, how: str
@@ -290,41 +217,18 @@ def _state(backend: Backend, id: int) -> tuple[object, int]:
 # Locks and time-outs
 
 
-def test_a_statement_that_takes_too_long_was_not_done(uri: str, backend: Backend, server: MariaDB) -> None:
-    backend.insert_reference("realm", "name", current := row())
-    hasty = open_backend(with_options(uri, "timeout=300ms"))
-    until_it_works(lambda: hasty.read_reference("realm", "name"))
-    with held(server, uri, "LOCK TABLES `references` WRITE, objects WRITE"):
-        for attempt in (
-            lambda: hasty.swap_reference("realm", "name", current.version, row()),
-            lambda: hasty.write_and_swap("realm", [ObjectRow(1, 0, b"x")], "name", current.version, row()),
-            lambda: hasty.read_reference("realm", "name"),
-        ):
-            with pytest.raises(TryAgainError, match="max_statement_time"):
-                attempt()
-    assert until_it_works(lambda: hasty.read_reference("realm", "name")) == current
-    hasty.close()
-
-
-def test_a_wait_for_a_locked_row_has_a_time_limit(uri: str, backend: Backend, server: MariaDB) -> None:
+def test_an_insert_waits_for_a_locked_row_with_a_time_limit(
+    uri: str, backend: Backend, server: MariaDB
+) -> None:
     backend.insert_reference("realm", "name", current := row())
     hasty = open_backend(with_options(uri, "timeout=1s"))
     until_it_works(lambda: hasty.read_reference("realm", "name"))
-    new = row()
-    with held(server, uri, _HOLD_ROW):
-        for attempt in (
-            lambda: hasty.swap_reference("realm", "name", current.version, row()),
-            lambda: hasty.write_and_swap("realm", [ObjectRow(1, 0, b"x")], "name", current.version, row()),
-            lambda: hasty.delete_reference("realm", "name", current.version),
-            lambda: hasty.insert_reference("realm", "name", row()),
-        ):
-            with pytest.raises(TryAgainError, match=r"Lock wait|max_statement_time"):
-                attempt()
-        thread, outcome = started(lambda: backend.swap_reference("realm", "name", current.version, new))
-    thread.join()
-    assert outcome == [Swapped()]
-    assert backend.read_reference("realm", "name") == new
-    assert backend.read_objects("realm", [ObjectKey(1)]) == {}
+    with (
+        held(server, uri, _HOLD_ROW),
+        pytest.raises(TryAgainError, match=r"Lock wait|max_statement_time"),
+    ):
+        hasty.insert_reference("realm", "name", row())
+    assert backend.read_reference("realm", "name") == current
     hasty.close()
 
 

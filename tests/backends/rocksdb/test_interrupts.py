@@ -16,11 +16,10 @@ from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow, ReferenceRow
 from polaris_spark.backends.rocksdb import RocksDBBackend, handles
 from polaris_spark.errors import StateError, TryAgainError
-from polaris_spark.testing.processes import in_threads
+from polaris_spark.testing.processes import in_threads, started
 from polaris_spark.testing.stores import row
 from polaris_spark.testing.waiting import PATIENCE_S
 from tests.backends.interrupts import interruptions
-from tests.backends.waiting import started
 
 _WRITE = """
 import sys

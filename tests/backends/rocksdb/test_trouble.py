@@ -207,19 +207,6 @@ def test_a_store_of_a_newer_release_is_refused(uri: str, tmp_path: Path) -> None
             operation()
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ("synchronous=off", "it must be full or normal"),
-        ("cache=1", "cache"),
-        ("synchronous=", "full or normal"),
-    ],
-)
-def test_options_that_mean_nothing_are_refused(uri: str, options: str, problem: str) -> None:
-    with pytest.raises(StoreURIError, match=problem):
-        open_backend(f"{uri}?{options}")
-
-
 @pytest.mark.parametrize("failures", [1, 2, 3])
 def test_a_range_whose_first_row_was_not_read_for_once_is_not_taken_for_empty(
     uri: str, failures: int, monkeypatch: pytest.MonkeyPatch
