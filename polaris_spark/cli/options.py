@@ -41,7 +41,8 @@ Server = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="Server that runs the command, such as http://127.0.0.1:8181; needs the token of an administrator.",
+        help="Server that runs the command, such as http://127.0.0.1:8181; needs a token, in a realm "
+        "without access control that of an administrator.",
         show_default=False,
     ),
 ]
