@@ -209,12 +209,9 @@ def _commit(branch: Branch) -> tuple[Any, ...]:
 
 def _created(call: Call, branch: Branch, kind: str) -> datetime:
     from polaris_spark.catalog.merge_base import created_ms
-    from polaris_spark.ids import id_time_ms
 
-    if kind == "tag":
-        return _time(id_time_ms(branch.registration.generation))
-    catalog = call.session.catalog
-    return _time(created_ms(catalog.references.store, branch.head, catalog.row.entity_id))
+    store, catalog = call.session.catalog.references.store, call.session.catalog.row.entity_id
+    return _time(created_ms(store, branch.head, branch.registration, catalog, is_tag=kind == "tag"))
 
 
 def _time(ms: int) -> datetime:
