@@ -54,6 +54,14 @@ Password = Annotated[
     str | None,
     _secret(f"Environment variable with the store's password; default: {PASSWORD_VARIABLE}."),
 ]
+SetProperties = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="Set a property; repeatable.", show_default=False),
+]
+UnsetProperties = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Remove a property; repeatable.", show_default=False),
+]
 ChangedNames = Annotated[
     list[str] | None,
     typer.Option(
