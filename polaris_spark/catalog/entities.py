@@ -31,6 +31,7 @@ from polaris_spark.clock import Clock
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
+from polaris_spark.config import Properties
 from polaris_spark.errors import (
     AlreadyExistsError,
     BadRequestError,
@@ -92,6 +93,17 @@ class Context(NamedTuple):
     """Decides which symbolic links below the allowed locations are followed. If None, all are followed."""
     has_owners: bool = False
     """Whether the realm has access control, so that the principal that creates an entity becomes its owner."""
+
+    @classmethod
+    def of_realm(cls, clock: Clock, properties: Properties) -> Context:
+        """Return the context of changes that place no tables or views, such as the creation of a catalog."""
+        return cls(
+            clock=clock,
+            warehouse="",
+            binding=Binding(properties, {}, None),
+            shared_locations=False,
+            operation_lifetime_ms=properties.idempotency_key_lifetime,
+        )
 
     def owner_of(self, operation: Operation) -> str:
         """Return the principal that owns what an operation creates; empty if entities have no owners."""

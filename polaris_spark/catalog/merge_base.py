@@ -29,6 +29,7 @@ from polaris_spark.errors import HistoryTrimmedError
 from polaris_spark.ids import id_time_ms
 from polaris_spark.index import Entry
 from polaris_spark.store.objects import ObjectStore
+from polaris_spark.system.registrations import Registration
 
 MERGES = "merges"
 """Name of the index."""
@@ -138,14 +139,18 @@ def own_branch(at: CommitReader) -> tuple[int, int]:
     return (0, 0) if entry is None else _decoded_own(entry)
 
 
-def created_ms(store: ObjectStore, head: Head, catalog: int) -> int:
-    """Return the time at which a branch was created or last reassigned, in milliseconds since 1970. Renames and
-    restorations do not change it.
+def created_ms(
+    store: ObjectStore, head: Head, registration: Registration, catalog: int, *, is_tag: bool
+) -> int:
+    """Return the time at which a branch was created or last reassigned, or at which a tag was created, renamed or
+    restored, in milliseconds since 1970. Renames and restorations do not change the time of a branch.
 
     Args:
-        head: head of the branch.
+        head: head of the branch or tag.
         catalog: id of the catalog, with which the branch `main` was created.
     """
+    if is_tag:
+        return id_time_ms(registration.generation)
     own, _ = own_branch(reader_of(store, head))
     return id_time_ms(own or catalog)
 

@@ -90,9 +90,8 @@ class CreateTable(TableChange):
             AlreadyExistsError: a table or view has the name.
         """
         self.require_place(state)
-        location = self.request.get("location")
-        if not location:
-            location = default_location(state, self.context, self.name, prepared.uuid)
+        given = self.request.get("location")
+        location = given or default_location(state, self.context, self.name, prepared.uuid)
         with naming_properties(effective, self._asked()):
             return create_table(
                 self.with_defaults(effective),

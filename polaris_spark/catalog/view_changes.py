@@ -55,9 +55,8 @@ class CreateView(ViewChange):
     def apply(self, state: State, prepared: Prepared) -> StoredContent[View]:
         _refuse_document(self.request.get("properties") or {})
         self.require_place(state)
-        location = self.request.get("location")
-        if not location:
-            location = default_location(state, self.context, self.name, prepared.uuid)
+        given = self.request.get("location")
+        location = given or default_location(state, self.context, self.name, prepared.uuid)
         draft = create_view(
             self.request,
             uuid=prepared.uuid,

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from polaris_spark.backends.directories import flush_directory
 from polaris_spark.catalog.change_log import LogPosition
 from polaris_spark.errors import InputError
 
@@ -71,7 +72,7 @@ class Cursor:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(self._path)
-        _sync_folder(self._path.parent)
+        flush_directory(self._path.parent)
 
 
 class DeadLetters:
@@ -93,12 +94,4 @@ class DeadLetters:
             file.write(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
             file.flush()
             os.fsync(file.fileno())
-        _sync_folder(self._path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        flush_directory(self._path.parent)

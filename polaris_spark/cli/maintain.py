@@ -294,7 +294,6 @@ def _run_on_realm(
     from polaris_spark.access.control import AccessControl
     from polaris_spark.catalog.catalog_changes import RealmCatalogs
     from polaris_spark.catalog.entities import Context
-    from polaris_spark.catalog.properties import Binding
     from polaris_spark.cli.stores import open_store, properties_of
     from polaris_spark.commits.change import Operation
     from polaris_spark.rest.catalog_rules import CatalogRules
@@ -305,13 +304,7 @@ def _run_on_realm(
     properties = properties_of({"store": store, "realm": realm}, None, password)
     with open_store(store, options=properties.store_options) as opened:
         references = opened.writable_realm(realm)
-        context = Context(
-            clock=references.clock,
-            warehouse="",
-            binding=Binding(properties, {}, None),
-            shared_locations=False,
-            operation_lifetime_ms=properties.idempotency_key_lifetime,
-        )
+        context = Context.of_realm(references.clock, properties)
         access = AccessControl(references)
         principal, roles = logged_in(properties, access, os_user())
         operation, rules = Operation(b"", principal), None

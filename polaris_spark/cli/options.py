@@ -41,7 +41,8 @@ Server = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="Server that runs the command, such as http://127.0.0.1:8181; needs the token of an administrator.",
+        help="Server that runs the command, such as http://127.0.0.1:8181; needs a token, in a realm "
+        "without access control that of an administrator.",
         show_default=False,
     ),
 ]
@@ -52,6 +53,14 @@ ServerToken = Annotated[
 Password = Annotated[
     str | None,
     _secret(f"Environment variable with the store's password; default: {PASSWORD_VARIABLE}."),
+]
+SetProperties = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="Set a property; repeatable.", show_default=False),
+]
+UnsetProperties = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Remove a property; repeatable.", show_default=False),
 ]
 ChangedNames = Annotated[
     list[str] | None,

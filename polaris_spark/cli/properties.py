@@ -14,7 +14,9 @@ from polaris_spark.cli.options import (
     Realm,
     Server,
     ServerToken,
+    SetProperties,
     StoreOrServer,
+    UnsetProperties,
     required_store,
 )
 from polaris_spark.cli.output import grid, plain, print_json, screen
@@ -28,14 +30,8 @@ def properties(
         str | None,
         typer.Option(help="Catalog; required if there are several.", show_default=False),
     ] = None,
-    set: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Set a property; repeatable.", show_default=False),
-    ] = None,
-    unset: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Remove a property; repeatable.", show_default=False),
-    ] = None,
+    set: SetProperties = None,
+    unset: UnsetProperties = None,
     message: Annotated[
         str | None,
         typer.Option(metavar="TEXT", help="Reason for the change, which the log keeps.", show_default=False),

@@ -12,7 +12,15 @@ import typer
 
 from polaris_spark import __version__
 from polaris_spark.cli.maintain import command_of
-from polaris_spark.cli.options import AsJSON, Password, Realm, Store, with_store
+from polaris_spark.cli.options import (
+    AsJSON,
+    Password,
+    Realm,
+    SetProperties,
+    Store,
+    UnsetProperties,
+    with_store,
+)
 from polaris_spark.cli.output import grid, plain, print_json, screen, utc
 from polaris_spark.cli.progress import steps
 from polaris_spark.clock import iso_text
@@ -86,14 +94,8 @@ def describe(store: Store, realm: Name = None, password: Password = None, as_jso
 def set_properties(
     store: Store,
     realm: Name = None,
-    set: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Set a property; repeatable.", show_default=False),
-    ] = None,
-    unset: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Remove a property; repeatable.", show_default=False),
-    ] = None,
+    set: SetProperties = None,
+    unset: UnsetProperties = None,
     password: Password = None,
     as_json: AsJSON = False,
 ) -> None:

@@ -234,9 +234,7 @@ def _token(name: str | None) -> str:
     variable = TOKEN_VARIABLE if name is None else name.removeprefix(REFERENCE)
     found = os.environ.get(variable, "").strip()
     if not found:
-        raise InputError(
-            f"the environment variable {variable!r} is not set; --server needs the token of an administrator in it"
-        )
+        raise InputError(f"the environment variable {variable!r} is not set; --server needs a token in it")
     if not (found.isascii() and found.isprintable()):
         raise InputError(
             f"the value of the environment variable {variable!r} is not a token: it contains characters that are "

@@ -58,7 +58,6 @@ def _bind(references: References, store: str, name: str) -> None:
     """
     from polaris_spark.catalog.catalogs import list_catalogs
     from polaris_spark.catalog.entities import Context
-    from polaris_spark.catalog.properties import Binding
     from polaris_spark.catalog.property_changes import bind_branch
     from polaris_spark.catalog.references import heads_prefix
     from polaris_spark.commits.change import Operation
@@ -66,13 +65,7 @@ def _bind(references: References, store: str, name: str) -> None:
     from polaris_spark.rest.session import os_user
 
     properties = Properties.parse({"store": store})
-    context = Context(
-        clock=references.clock,
-        warehouse="",
-        binding=Binding(properties, {}, None),
-        shared_locations=False,
-        operation_lifetime_ms=properties.idempotency_key_lifetime,
-    )
+    context = Context.of_realm(references.clock, properties)
     try:
         for row in list_catalogs(references):
             if name.startswith(heads_prefix(row)):

@@ -40,6 +40,8 @@ _MUST_ROTATE = Parameter(
 )
 _GRANTED = (Column("role", "STRING"), Column("securable", "STRING"), Column("privilege", "STRING"))
 _SECRETS = (Column("name", "STRING"), Column("client_id", "STRING"), Column("client_secret", "STRING"))
+_ASSIGNED = (Column("role", "STRING"), Column("holder", "STRING"), Column("changed", "BOOLEAN"))
+_OWNER = (Column("securable", "STRING"), Column("owner", "STRING"))
 _STATE = (Column("name", "STRING"), Column("state", "STRING"))
 _MANAGES = (
     Need(
@@ -227,7 +229,7 @@ PROCEDURES = (
         "assign_role",
         "Give a principal role to a principal, or a role of this catalog to a principal role.",
         (_ROLE, _HOLDER),
-        (Column("role", "STRING"), Column("holder", "STRING"), Column("changed", "BOOLEAN")),
+        _ASSIGNED,
         run=_lazily("assign"),
         needs=_OF_ROLES,
     ),
@@ -235,7 +237,7 @@ PROCEDURES = (
         "revoke_role",
         "Take a role away from a principal or principal role.",
         (_ROLE, _HOLDER),
-        (Column("role", "STRING"), Column("holder", "STRING"), Column("changed", "BOOLEAN")),
+        _ASSIGNED,
         run=_lazily("revoke_role"),
         needs=_OF_ROLES,
     ),
@@ -243,7 +245,7 @@ PROCEDURES = (
         "set_owner",
         "Give a catalog, branch, namespace, table or view to another owner.",
         (Parameter("owner", "STRING", "the principal", required=True), _ON, _NAME),
-        (Column("securable", "STRING"), Column("owner", "STRING")),
+        _OWNER,
         run=_lazily("set_owner"),
         needs=_MANAGES,
     ),
@@ -251,7 +253,7 @@ PROCEDURES = (
         "show_owner",
         "Show who owns a catalog, branch, namespace, table or view.",
         (_ON, _NAME),
-        (Column("securable", "STRING"), Column("owner", "STRING")),
+        _OWNER,
         run=_lazily("show_owner"),
         needs=_SEES,
         only_reads=True,

@@ -16,7 +16,7 @@ from polaris_spark.errors import (
     ProtectedBranchError,
 )
 from polaris_spark.jobs.merges import reads
-from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
+from polaris_spark.jobs.procedure import IF_EXISTS, IF_NOT_EXISTS, Call, Column, Parameter, Procedure
 from polaris_spark.names import MAIN
 
 if TYPE_CHECKING:
@@ -209,12 +209,9 @@ def _commit(branch: Branch) -> tuple[Any, ...]:
 
 def _created(call: Call, branch: Branch, kind: str) -> datetime:
     from polaris_spark.catalog.merge_base import created_ms
-    from polaris_spark.ids import id_time_ms
 
-    if kind == "tag":
-        return _time(id_time_ms(branch.registration.generation))
-    catalog = call.session.catalog
-    return _time(created_ms(catalog.references.store, branch.head, catalog.row.entity_id))
+    store, catalog = call.session.catalog.references.store, call.session.catalog.row.entity_id
+    return _time(created_ms(store, branch.head, branch.registration, catalog, is_tag=kind == "tag"))
 
 
 def _time(ms: int) -> datetime:
@@ -243,8 +240,6 @@ _KEPT = (Column("retention", "STRING"), Column("keep_commits", "BIGINT"))
 _CREATED = Column("created_at", "TIMESTAMP")
 _COMMENT = Parameter("comment", "STRING", "a text for people")
 _AT = Parameter("at", "STRING", "number, id or time of the commit; by default, the newest commit")
-_IF_NOT_EXISTS = Parameter("if_not_exists", "BOOLEAN", "whether to do nothing if it exists")
-_IF_EXISTS = Parameter("if_exists", "BOOLEAN", "whether to do nothing if it does not exist")
 _SOURCE = "the branch or tag to begin with; by default, the branch of the session"
 _BRANCH, _TAG = Column("branch", "STRING"), Column("tag", "STRING")
 _BRANCH_NAME = Parameter("name", "STRING", "name of the branch", required=True)
@@ -253,7 +248,7 @@ CREATE = Procedure(
     name="create_branch",
     needs=(Need("BRANCH_CREATE", On.CATALOG),),
     comment="Create a branch of the catalog, which begins with the state of another branch or of a tag.",
-    parameters=(_BRANCH_NAME, Parameter("source", "STRING", _SOURCE), _AT, _COMMENT, _IF_NOT_EXISTS),
+    parameters=(_BRANCH_NAME, Parameter("source", "STRING", _SOURCE), _AT, _COMMENT, IF_NOT_EXISTS),
     columns=(_BRANCH, *_COMMIT, Column("created", "BOOLEAN")),
     run=partial(_create, kind="branch"),
     over_http=True,
@@ -262,7 +257,7 @@ DROP = Procedure(
     name="drop_branch",
     needs=(Need("BRANCH_DROP", On.BRANCH, parameter="name"),),
     comment="Drop a branch of the catalog. It can be restored until the grace period ends.",
-    parameters=(_BRANCH_NAME, _IF_EXISTS),
+    parameters=(_BRANCH_NAME, IF_EXISTS),
     columns=(_BRANCH, Column("dropped", "BOOLEAN")),
     run=partial(_drop, kind="branch"),
     over_http=True,
@@ -431,7 +426,7 @@ CREATE_TAG = Procedure(
         ),
         _AT,
         _COMMENT,
-        _IF_NOT_EXISTS,
+        IF_NOT_EXISTS,
     ),
     columns=(_TAG, *_COMMIT, Column("created", "BOOLEAN")),
     run=partial(_create, kind="tag"),
@@ -441,7 +436,7 @@ DROP_TAG = Procedure(
     name="drop_tag",
     needs=(Need("BRANCH_DROP", On.CATALOG),),
     comment="Drop a tag of the catalog. It can be restored until the grace period ends.",
-    parameters=(_TAG_NAME, _IF_EXISTS),
+    parameters=(_TAG_NAME, IF_EXISTS),
     columns=(_TAG, Column("dropped", "BOOLEAN")),
     run=partial(_drop, kind="tag"),
     over_http=True,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from polaris_spark.access.needs import Need, On
 from polaris_spark.errors import AlreadyExistsError, InputError, NotFoundError
-from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
+from polaris_spark.jobs.procedure import IF_EXISTS, IF_NOT_EXISTS, Call, Column, Parameter, Procedure
 
 if TYPE_CHECKING:
     from polaris_spark.catalog.catalog_changes import RealmCatalogs
@@ -115,8 +115,6 @@ def _procedure(
 
 _CATALOG = (Column("catalog", "STRING"), Column("catalog_id", "BIGINT"))
 _NAME = Parameter("name", "STRING", "name of the catalog", required=True)
-_IF_NOT_EXISTS = Parameter("if_not_exists", "BOOLEAN", "whether to do nothing if it exists")
-_IF_EXISTS = Parameter("if_exists", "BOOLEAN", "whether to do nothing if it does not exist")
 
 CREATE = _procedure(
     "create_catalog",
@@ -136,7 +134,7 @@ CREATE = _procedure(
             "properties to store with it, such as map('gc.enabled', 'false')",
             takes_variables=False,
         ),
-        _IF_NOT_EXISTS,
+        IF_NOT_EXISTS,
     ),
     (*_CATALOG, Column("created", "BOOLEAN")),
     _create,
@@ -184,7 +182,7 @@ DROP = _procedure(
     (
         _NAME,
         Parameter("cascade", "BOOLEAN", "whether to drop it although it contains namespaces"),
-        _IF_EXISTS,
+        IF_EXISTS,
     ),
     (*_CATALOG, Column("dropped", "BOOLEAN")),
     _drop,

@@ -26,7 +26,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from polaris_spark.access.needs import Need, On
-from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
+from polaris_spark.jobs.procedure import IF_EXISTS, Call, Column, Parameter, Procedure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -240,7 +240,7 @@ DROP = Procedure(
     parameters=(
         _BRANCH,
         _NAME,
-        Parameter("if_exists", "BOOLEAN", "whether to do nothing if it does not exist"),
+        IF_EXISTS,
     ),
     columns=(*_COLUMNS, Column("dropped", "BOOLEAN")),
     run=_drop,

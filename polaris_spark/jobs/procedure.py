@@ -43,6 +43,9 @@ class Column(NamedTuple):
     """SQL name of the type, a key of `TYPES`."""
 
 
+IF_EXISTS = Parameter("if_exists", "BOOLEAN", "whether to do nothing if it does not exist")
+IF_NOT_EXISTS = Parameter("if_not_exists", "BOOLEAN", "whether to do nothing if it exists")
+
 Watch = Callable[[str, int, int], None]
 """A function that receives the progress of a call: the current step, the amount of it that is done, and its total
 amount (0 if not known)."""

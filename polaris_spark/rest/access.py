@@ -31,7 +31,8 @@ class Role(IntEnum):
     """An HTTP client. It can use the routes of the Iceberg protocol."""
     ADMINISTRATOR = 2
     """An HTTP client whose token is marked in the token file as the token of an administrator. It can also use those
-    routes of the extension that are available over HTTP, but only for locations that the server allows."""
+    routes of the extension that are available over HTTP, but only for locations that the server allows. In a realm with
+    access control, every HTTP client can use these routes, if it has the privileges that they need."""
     LOCAL = 3
     """A program that opened the catalog in its own process, or the user's Spark driver. It can use all routes."""
 

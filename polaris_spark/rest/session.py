@@ -528,14 +528,7 @@ def _open(
     access = access_of(connection, realm, references, properties.access_refresh)
     principal, roles = logged_in(properties, access, principal)
     operation = Operation(b"", principal)
-    context = Context(
-        clock=connection.clock,
-        warehouse="",
-        binding=Binding(properties, {}, None),
-        shared_locations=False,
-        operation_lifetime_ms=properties.idempotency_key_lifetime,
-        trusts=connection.store_clock.trusts,
-    )
+    context = Context.of_realm(connection.clock, properties)._replace(trusts=connection.store_clock.trusts)
     is_new = create and find_catalog(references, properties.catalog or "polaris") is None
     wanted = _wanted(properties, sharing) if is_new else {}
     rules = access.rules()

@@ -149,7 +149,7 @@ def test_a_write_that_cannot_be_flushed_has_an_unknown_outcome_until_it_is_flush
 
     backend.write_objects("realm", [ObjectRow(1, 0, b"before")])
     backend.insert_reference("realm", "name", first := row())
-    monkeypatch.setattr(directories, "_flush_directory", fail)
+    monkeypatch.setattr(directories, "flush_directory", fail)
     for change in (
         lambda: backend.write_objects("realm", [ObjectRow(2, 0, b"after")]),
         lambda: backend.swap_reference("realm", "name", first.version, row()),
@@ -170,7 +170,7 @@ def test_a_directory_that_may_not_survive_a_power_cut_is_not_a_store_yet(
     def fail(path: Path) -> None:
         raise OSError(errno.EIO, f"flushing {path.name}")
 
-    monkeypatch.setattr(directories, "_flush_directory", fail)
+    monkeypatch.setattr(directories, "flush_directory", fail)
     with closing(open_backend(f"file://{root}")) as backend:
         with pytest.raises(TryAgainError, match=f"flushing {root.parent.name}"):
             backend.setup()

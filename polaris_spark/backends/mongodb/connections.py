@@ -87,11 +87,7 @@ class Connections:
         Raises:
             TryAgainError, StoreURIError, StateError: see `failures`.
         """
-        opened = self._usable()
-        try:
-            return work(opened)
-        except PyMongoError as error:
-            raise failures.of_read(self.settings.where, error) from error
+        return self._run(work, failures.of_read)
 
     def change(self, work: Callable[[Opened], T]) -> T:
         """Run `work` once, and return its result.
@@ -99,11 +95,14 @@ class Connections:
         Raises:
             OutcomeUnknownError, TryAgainError, StoreURIError, StateError: see `failures`.
         """
+        return self._run(work, failures.of_write)
+
+    def _run(self, work: Callable[[Opened], T], failure: Callable[[str, PyMongoError], PolarisError]) -> T:
         opened = self._usable()
         try:
             return work(opened)
         except PyMongoError as error:
-            raise failures.of_write(self.settings.where, error) from error
+            raise failure(self.settings.where, error) from error
 
     def write(self, work: Callable[[Opened], T]) -> T:
         """Run `work`, which must be idempotent, and return its result. Run it once more if the outcome is unknown.

@@ -26,6 +26,7 @@ from typing import Final
 from zlib import crc32
 
 from polaris_spark.backends import Options
+from polaris_spark.backends.directories import flush_directory
 from polaris_spark.backends.objectstore.requests import AT_ONCE, Mark, Requests
 from polaris_spark.backends.store_options import Given
 from polaris_spark.errors import (
@@ -108,7 +109,7 @@ class DirectoryRequests(Requests):
                     )
                 for name in ("locks", "new"):
                     (self._root / name).mkdir(0o700, exist_ok=True)
-                _flush_directory(self._root.parent)  # before any process can recognize it as a store
+                flush_directory(self._root.parent)  # before any process can recognize it as a store
                 self._write(marker, _FORMAT.encode())
             self._refuse_without_locks()
             for abandoned in (self._root / "new").iterdir():
@@ -122,7 +123,7 @@ class DirectoryRequests(Requests):
             path = self._path(key)
             body = _body(path)
             if path.parent in self._unflushed:
-                _flush_directory(path.parent)
+                flush_directory(path.parent)
                 self._unflushed.discard(path.parent)
             if not self._is_current():
                 raise self._replaced()
@@ -253,7 +254,7 @@ class DirectoryRequests(Requests):
             OutcomeUnknownError: the flush failed, so a power failure may undo the changes.
         """
         try:
-            _flush_directory(directory)
+            flush_directory(directory)
         except OSError as error:
             self._unflushed.add(directory)
             raise OutcomeUnknownError(
@@ -267,7 +268,7 @@ class DirectoryRequests(Requests):
         if directory != self._root and directory not in self._directories:
             self._make_directories(directory.parent)
             directory.mkdir(0o700, exist_ok=True)
-            _flush_directory(directory.parent)
+            flush_directory(directory.parent)
             self._directories.add(directory)
 
     @contextlib.contextmanager
@@ -409,14 +410,6 @@ def _body(path: Path) -> bytes | None:
 
 def _mark(body: bytes) -> Mark:
     return {"e_tag": hashlib.blake2b(body, digest_size=16).hexdigest()}
-
-
-def _flush_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _raise(error: OSError) -> None:

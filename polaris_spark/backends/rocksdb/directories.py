@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
+from polaris_spark.backends.directories import flush_directory
 from polaris_spark.backends.limits import refuse_newer_format
 from polaris_spark.errors import CorruptionError, NoStoreError, StoreURIError
 
@@ -63,9 +64,11 @@ def create(path: str) -> None:
                 f"{where} is a directory with other files in it; a store needs a directory without other files"
             )
         if not os.path.exists(f"{path}/{MARK}"):
-            _flush(os.path.dirname(os.path.abspath(path)))  # before any process can recognize it as a store
+            flush_directory(
+                os.path.dirname(os.path.abspath(path))
+            )  # before any process can recognize it as a store
             _mark(path)
-            _flush(path)
+            flush_directory(path)
     except NotADirectoryError:
         raise StoreURIError(
             f"{where} is a file, or is below a file; a rocksdb: store is a directory"
@@ -127,14 +130,6 @@ def _check_format(path: str) -> None:
     if number == text or not number.isdecimal():
         raise StoreURIError(f"{where} is not a store: its file {MARK} contains {text[:60]!r}")
     refuse_newer_format(where, int(number), FORMAT)
-
-
-def _flush(directory: str) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _mark(path: str) -> None:

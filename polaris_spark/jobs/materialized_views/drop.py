@@ -8,7 +8,7 @@ from typing import Any
 from polaris_spark.access.needs import Need, On
 from polaris_spark.errors import NoSuchViewError
 from polaris_spark.jobs.materialized_views.plan import VIEW_ARGUMENT, view_named
-from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
+from polaris_spark.jobs.procedure import IF_EXISTS, Call, Column, Parameter, Procedure
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -36,7 +36,7 @@ PROCEDURE = Procedure(
     comment="Drop a materialized view and its storage table.",
     parameters=(
         VIEW_ARGUMENT,
-        Parameter("if_exists", "BOOLEAN", "whether to do nothing if it does not exist"),
+        IF_EXISTS,
         Parameter("purge", "BOOLEAN", "whether to delete the files of the storage table, too"),
     ),
     columns=(Column("view", "STRING"), Column("dropped", "BOOLEAN")),

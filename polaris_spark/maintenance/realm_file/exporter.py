@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from polaris_spark.backends.chunks import sized
+from polaris_spark.backends.directories import flush_directory
 from polaris_spark.catalog.engine import LocalEngine, Progress, Reach, Row
 from polaris_spark.catalog.files import Files, unwritable
 from polaris_spark.catalog.store_heads import refuse_unlisted
@@ -260,16 +261,8 @@ def _renamed_when_complete(path: Path) -> Iterator[Writer]:
                 raise unwritable(str(path), error) from error
         try:
             temporary.replace(path)
-            _sync_directory(path.parent)
+            flush_directory(path.parent)
         except OSError as error:
             raise unwritable(str(path), error) from error
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

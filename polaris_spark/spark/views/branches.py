@@ -10,7 +10,6 @@ import msgspec
 from polaris_spark.catalog.merge_base import Distance, created_ms, distance
 from polaris_spark.catalog.references import catalog_prefix
 from polaris_spark.commits.rows import Head
-from polaris_spark.ids import id_time_ms
 from polaris_spark.names import MAIN
 from polaris_spark.property_values import duration_text
 from polaris_spark.spark.realm_reader import ReadStore
@@ -152,10 +151,7 @@ class Branches(SystemView[BranchTask, BranchRow]):
     def rows(self, store: ReadStore, task: BranchTask, needs: frozenset[str]) -> Iterator[BranchRow]:
         objects = store.objects(task.realm)
         parted = None if task.main is None else distance(objects, task.head, task.main)
-        if task.is_tag:
-            created = id_time_ms(task.registration.generation)
-        else:
-            created = created_ms(objects, task.head, task.catalog_id)
+        created = created_ms(objects, task.head, task.registration, task.catalog_id, is_tag=task.is_tag)
         yield BranchRow(task, parted, created)
 
 

@@ -176,7 +176,7 @@ def test_a_directory_that_may_not_survive_a_power_cut_is_not_a_store_yet(
     def fail(directory: str) -> None:
         raise OSError(errno.EIO, f"flushing {directory}")
 
-    monkeypatch.setattr(directories, "_flush", fail)
+    monkeypatch.setattr(directories, "flush_directory", fail)
     with closing(open_backend(uri)) as backend:
         with pytest.raises(StoreURIError, match=f"cannot be created: flushing {tmp_path}"):
             backend.setup()
