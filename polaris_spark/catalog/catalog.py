@@ -68,7 +68,7 @@ class Catalog:
         """Lists to which the reads of a branch are added, by the name of the branch. All copies share this dict."""
         self.bound = False
         """Whether the configuration fixes the state that the catalog shows, so that requests cannot choose another."""
-        self._resolved: tuple[tuple[bytes, int], ...] = ()
+        self._checked_names: tuple[tuple[bytes, int], ...] = ()
         """Keys in the index `names` that were looked up for a request, with the entity ids that were found."""
         self.metrics = MetricsReports(
             references, row, keep=lambda: self.effective_properties().metrics_reports
@@ -229,7 +229,7 @@ class Catalog:
             names: keys in the index `names`, with the entity ids that they have now.
         """
         found = copy(self)
-        found._resolved = tuple(names)
+        found._checked_names = tuple(names)
         return found
 
     def owning(self) -> Catalog:
@@ -279,8 +279,8 @@ class Catalog:
             )
         reads = self._recorded.get(self.branch)
         recorded = change if reads is None else _Recorded(change, reads)
-        if self._resolved:
-            recorded = _Resolved(recorded, self._resolved)
+        if self._checked_names:
+            recorded = _OfCheckedNames(recorded, self._checked_names)
         try:
             return self.loading(
                 partial(self.references.commit, self.reference, recorded), change.operation.principal
@@ -335,7 +335,7 @@ def transaction_ended(state: str) -> str:
     )
 
 
-class _Resolved(Change[P, R]):
+class _OfCheckedNames(Change[P, R]):
     """A change that is refused if names mean other entities than when the request was checked."""
 
     def __init__(self, change: Change[P, R], names: tuple[tuple[bytes, int], ...]) -> None:

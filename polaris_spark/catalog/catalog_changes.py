@@ -22,6 +22,7 @@ has ended cannot be restored, so `end_dropped` cannot end the references of a ca
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -188,6 +189,16 @@ class RealmCatalogs:
         if self._permissions is not None:
             self._permissions.require(privilege, row)
 
+    def _without_names(self, error: ForbiddenError) -> ForbiddenError:
+        """Return the error for a warehouse that cannot be used, without the names and locations of other catalogs if
+        the principal may not see all of them."""
+        if all(
+            self._permissions is None or self._permissions.reads(row)
+            for row in list_catalogs(self._references)
+        ):
+            return error
+        return ForbiddenError("the warehouse overlaps the warehouse or a table of another catalog")
+
     def _readable(self, found: Readable) -> Readable:
         """Leave out the properties of a catalog if the principal may not read them."""
         if self._permissions is None or self._permissions.reads(found.row):
@@ -211,9 +222,12 @@ class RealmCatalogs:
         initialize(self._references, self._operation)
         if self._find(name) is not None:
             raise _taken(name)
-        refuse_used(self._references, name, wanted)
         change = CreateCatalog(self._context, self._operation, name, wanted, is_new=True)
-        row = self._commit(change)
+        try:
+            refuse_used(self._references, name, wanted)
+            row = self._commit(change)
+        except ForbiddenError as error:
+            raise self._without_names(error) from None
         if self._permissions is not None:
             self._permissions.own(row)
         ensure_reference(self._references, head_name(row), self._operation)
@@ -259,30 +273,46 @@ class RealmCatalogs:
             cascade: whether to drop it although it contains namespaces.
         Raises:
             CatalogNotEmptyError: a branch or tag of the catalog contains a namespace, and `cascade` is false.
+            CorruptionError: the database lost the row of a branch or tag.
             NotFoundError: the catalog does not exist.
             ProtectedBranchError: a branch of the catalog is protected.
         """
         self.settle_all()
         row = self._get(name, "CATALOG_DROP").row
         for registered in self._of(row):
-            if registered.registration.state == "live" and registered.registration.protected:
-                parts = name_parts(registered.name)
-                branch = registered.name if parts is None else parts.name
-                raise ProtectedBranchError(
-                    f"catalog {name!r} must not be dropped, because its branch {branch!r} is protected; call "
-                    "unprotect_branch first"
-                )
+            if registered.registration.state == "live":
+                with suppress(ReferenceGoneError):  # another process has dropped it
+                    self._references.complete(registered)  # refuses a reference whose row was lost
+        self._refuse_protected(row, state="live")
         if not cascade:
             self._require_empty(row, state="live")
-        self._commit(DropCatalog(self._context, self._operation, row))
+        row = self._commit(DropCatalog(self._context, self._operation, row))  # with its name at that time
         settle(self._references, row, self._operation)
-        if not cascade:
-            try:
+        try:  # another process may have protected a branch or created a namespace meanwhile
+            self._refuse_protected(row, state="dropped")
+            if not cascade:
                 self._require_empty(row, state="dropped")
-            except CatalogNotEmptyError:  # another process has created a namespace meanwhile
-                self._restore(row, name)
-                raise
+        except (CatalogNotEmptyError, ProtectedBranchError):
+            self._restore(row, row.name)
+            raise
         return row
+
+    def _refuse_protected(self, row: CatalogRow, *, state: str) -> None:
+        """Check that no branch of a catalog is protected.
+
+        Args:
+            state: as for `_require_empty`.
+        """
+        for registered in self._of(row):
+            r = registered.registration
+            if r.state != state or not r.protected or (state == "dropped" and not r.with_catalog):
+                continue
+            parts = name_parts(registered.name)
+            branch = registered.name if parts is None else parts.name
+            raise ProtectedBranchError(
+                f"catalog {row.name!r} must not be dropped, because its branch {branch!r} is protected; call "
+                "unprotect_branch first"
+            )
 
     def undrop(self, name: str, *, id: int | None = None, to: str | None = None) -> StoredCatalog:
         """Restore a dropped catalog, with the branches and tags that it had.
@@ -305,8 +335,11 @@ class RealmCatalogs:
             )
         last = max(found, key=lambda one: one.mark.time)
         self._require("CATALOG_DROP", last.row)
-        refuse_used(self._references, name, last.row.properties)
-        return self._restore(last.row, to or name)
+        try:
+            refuse_used(self._references, name, last.row.properties)
+            return self._restore(last.row, name if to is None else to)
+        except ForbiddenError as error:
+            raise self._without_names(error) from None
 
     def _restore(self, dropped: CatalogRow, name: str) -> StoredCatalog:
         row = self._commit(UndropCatalog(self._context, self._operation, dropped, name))
@@ -407,7 +440,7 @@ class RenameCatalog(TimedChange[CatalogRow]):
         return state.get(entries[-1].after, CatalogRow)
 
 
-class DropCatalog(TimedChange[None]):
+class DropCatalog(TimedChange[CatalogRow]):
     """Move a catalog from the index `names` to the index `dropped`."""
 
     action = "drop-catalog"
@@ -416,7 +449,7 @@ class DropCatalog(TimedChange[None]):
         super().__init__(context, operation)
         self.row = row
 
-    def apply(self, state: State, prepared: int) -> None:
+    def apply(self, state: State, prepared: int) -> CatalogRow:
         found = find_by_id(state, self.row)
         if found is None:
             raise NotFoundError(f"catalog {self.row.name!r} no longer exists")
@@ -427,9 +460,10 @@ class DropCatalog(TimedChange[None]):
             state.remove(PROPERTIES, key)
         state.put(DROPPED, id_bytes(self.row.entity_id), Entry(entry.pointer, mark.encode()))
         self.record(state, prepared, self.row.entity_id, key, before=entry.pointer)
+        return state.get(entry.pointer, CatalogRow)
 
-    def repeat(self, state: State, entries: list[LogEntry]) -> None:
-        return None
+    def repeat(self, state: State, entries: list[LogEntry]) -> CatalogRow:
+        return state.get(entries[-1].before, CatalogRow)
 
 
 class UndropCatalog(TimedChange[CatalogRow]):

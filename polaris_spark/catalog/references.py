@@ -70,3 +70,9 @@ def dropped_in(head: CommitReader, *, ended: bool = False) -> list[DroppedCatalo
     wanted = [pointer for pointer, mark in marks.items() if mark.ended == ended]
     rows = head.store.get_many(wanted, CatalogRow)
     return [DroppedCatalog(pointer, rows[pointer], marks[pointer]) for pointer in wanted]
+
+
+def kept_catalogs(head: CommitReader) -> list[CatalogRow]:
+    """Return all catalogs in a commit of the reference `catalogs`, and then the dropped ones that can be restored. Both
+    come from one commit: a catalog that is dropped between two reads would be in neither."""
+    return [*catalogs_in(head), *(one.row for one in dropped_in(head))]

@@ -382,7 +382,12 @@ class CommitTables(CatalogChange[list[Prepared], list[StoredContent[Table]]]):
         stored = []
         for part, one in zip(self.parts, prepared, strict=True):
             state.check_time()
-            stored.append(part.apply(state, one))
+            try:
+                stored.append(part.apply(state, one))
+            except CommitFailedError as error:
+                if len(self.parts) > 1:
+                    error.args = (f"{error} (table {part.name})",)
+                raise
         return stored
 
     def repeat(self, state: State, entries: list[LogEntry]) -> list[StoredContent[Table]]:

@@ -37,13 +37,12 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 def _is_used(call: Call, ended: DroppedCatalog) -> bool:
     """Whether the warehouse of a catalog overlaps that of another catalog, whose jobs delete orphan files there."""
-    from polaris_spark.catalog.catalogs import list_catalogs, warehouse_of
+    from polaris_spark.catalog.catalogs import warehouse_of
     from polaris_spark.catalog.locations import overlap
-    from polaris_spark.catalog.references import CATALOGS, dropped_in
+    from polaris_spark.catalog.references import CATALOGS, kept_catalogs
 
     references, own = call.session.catalog.references, warehouse_of(ended.row)
-    dropped = [one.row for one in dropped_in(references.read(CATALOGS))]
-    others = (warehouse_of(row) for row in (*list_catalogs(references), *dropped))
+    others = map(warehouse_of, kept_catalogs(references.read(CATALOGS)))
     return own is None or any(other is not None and overlap(own, other) for other in others)
 
 

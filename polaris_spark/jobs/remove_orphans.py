@@ -98,15 +98,16 @@ def _keeps_strays(session: Session, folders: Sequence[str]) -> bool:
     """Return whether files outside all locations of tables and views must be kept.
 
     They must be kept if the property `gc.enabled` is false for this catalog, or for another catalog of the realm whose
-    warehouse overlaps one of the folders.
+    warehouse overlaps one of the folders, including dropped catalogs that can be restored.
     """
-    from polaris_spark.catalog.catalogs import list_catalogs, warehouse_of
+    from polaris_spark.catalog.catalogs import warehouse_of
     from polaris_spark.catalog.files import absolute
     from polaris_spark.catalog.locations import overlap, segments
+    from polaris_spark.catalog.references import CATALOGS, kept_catalogs
     from polaris_spark.catalog.snapshot_expiry import gc_enabled
 
     catalog = session.catalog
-    rows, binding = list_catalogs(catalog.references), catalog.context.binding
+    rows, binding = kept_catalogs(catalog.references.read(CATALOGS)), catalog.context.binding
     own = [row for row in rows if row.entity_id == catalog.row.entity_id]
     if not gc_enabled([binding.retention(row.properties) for row in own]):
         return True

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.catalogs import list_catalogs
 from polaris_spark.catalog.properties import GRACE, HISTORY_RETENTION, LOG_RETENTION
-from polaris_spark.catalog.references import CATALOGS, catalog_prefix, dropped_in
+from polaris_spark.catalog.references import CATALOGS, catalog_prefix, kept_catalogs
 
 
 class Policy(NamedTuple):
@@ -87,8 +86,7 @@ def realm_policy(catalog: Catalog, *, retention_ms: int | None = None, grace_ms:
     """
     binding, lifetime_ms = catalog.context.binding, catalog.context.operation_lifetime_ms
     own: dict[str, tuple[int, int, int]] = {}
-    dropped = [one.row for one in dropped_in(catalog.references.read(CATALOGS))]
-    for row in (*list_catalogs(catalog.references), *dropped):
+    for row in kept_catalogs(catalog.references.read(CATALOGS)):
         if any(name in row.properties for name in (HISTORY_RETENTION, GRACE, LOG_RETENTION)):
             is_own = row.entity_id == catalog.row.entity_id
             grace = binding.period_ms(GRACE, row.properties, grace_ms, is_own=is_own)

@@ -536,16 +536,21 @@ def _open(
         subject = rules.subject(principal, connection.clock.now_ms(), roles)
         if not subject.may("CATALOG_CREATE", (REALM,)):
             raise hidden_catalog(properties.catalog or "polaris")
-    row = open_catalog(
-        references,
-        properties.catalog or "polaris",
-        context,
-        operation,
-        create=create,
-        properties=wanted,
-    )
+    try:
+        row = open_catalog(
+            references,
+            properties.catalog or "polaris",
+            context,
+            operation,
+            create=is_new,
+            properties=wanted,
+        )
+    except NotFoundError:
+        if rules is None:
+            raise
+        raise hidden_catalog(properties.catalog or "polaris") from None
     if rules is not None:
-        if is_new:
+        if is_new and row.owner == principal:  # else another principal has created it meanwhile
             own = SetOwner(connection.clock, operation, catalog_securable(row.entity_id), principal, row.name)
             access.change(own)
         _require_known(access.required(), principal, roles, row, connection.clock)

@@ -62,6 +62,7 @@ class ServedCatalogs:
         self._read_at: float | None = None
         self._known = -1
         self._guard = threading.Lock()
+        self._opening = threading.Lock()
 
     @property
     def default(self) -> Session:
@@ -122,7 +123,7 @@ class ServedCatalogs:
 
     def close(self) -> None:
         """Close the sessions of all catalogs, which releases the store."""
-        with self._guard:
+        with self._opening:
             opened = [one.session for one in self._opened.values() if one.session is not self.session]
         for session in (*opened, self.session):
             session.close()
@@ -157,12 +158,10 @@ class ServedCatalogs:
 
     def _of(self, row: CatalogRow) -> Session:
         """Return the session of a catalog, after opening the catalog if necessary."""
-        opened = self._opened.get(
-            row.entity_id
-        )  # without the guard, which is held while another catalog is opened
+        opened = self._opened.get(row.entity_id)  # without the lock, which is held while a catalog is opened
         if opened is not None and opened.restricted.catalog.name == row.name:
             return opened.restricted
-        with self._guard:
+        with self._opening:
             opened = self._opened.get(row.entity_id)
             if opened is None:
                 opened = self._open(row)

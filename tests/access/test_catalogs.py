@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from polaris_spark.access import securables
+from polaris_spark.access.control import changed
 from polaris_spark.errors import AlreadyExistsError, ForbiddenError, NotFoundError
+from polaris_spark.rest import session
 from tests.access.world import User, World
 
 MANAGED = "api/management/v1/catalogs"
@@ -139,3 +141,73 @@ def test_a_restored_catalog_keeps_its_grants(world: World, ann: User, tmp_path: 
     assert "first" in names(ann)
     with pytest.raises(NotFoundError):
         ann.session.catalogs.get("other")
+
+
+def test_a_catalog_that_another_principal_creates_meanwhile_keeps_its_owner(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bob = world.principal("bob", "two")
+    for role in ("one", "two"):
+        world.grant(["CATALOG_CREATE"], securables.REALM, role)
+    find = session.find_catalog
+
+    def find_before_bob(references: Any, name: str) -> Any:
+        found = find(references, name)
+        monkeypatch.setattr(session, "find_catalog", find)
+        world.open(bob, catalog="new", warehouse=str(tmp_path / "new"))
+        return found
+
+    monkeypatch.setattr(session, "find_catalog", find_before_bob)
+    ann = world.open(world.credentials, catalog="new", warehouse=str(tmp_path / "other"))
+    id = securables.catalog(ann.session.catalog.row.entity_id)
+    changed()
+    assert world.root.session.access.required().owner(id) == "bob"
+
+
+def test_a_catalog_that_is_dropped_meanwhile_is_not_created_without_the_privilege(
+    world: World, ann: User, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = create(world, "other", tmp_path)
+    world.grant(["CATALOG_READ_PROPERTIES"], other)
+    find = session.find_catalog
+
+    def find_before_drop(references: Any, name: str) -> Any:
+        found = find(references, name)
+        monkeypatch.setattr(session, "find_catalog", find)
+        world.root.session.catalogs.drop("other")
+        return found
+
+    monkeypatch.setattr(session, "find_catalog", find_before_drop)
+    with pytest.raises(NotFoundError):
+        world.open(world.credentials, catalog="other", warehouse=str(tmp_path / "other"))
+    assert [one.row.name for one in world.root.session.catalogs.all()] == ["polaris"]
+
+
+def test_the_error_for_a_missing_catalog_does_not_list_others(
+    world: World, ann: User, tmp_path: Path
+) -> None:
+    create(world, "secret", tmp_path)
+    with pytest.raises(NotFoundError) as refused:
+        world.open(world.credentials, catalog="nothing", create=False)
+    assert "secret" not in str(refused.value)
+
+
+def test_the_error_for_an_overlapping_warehouse_does_not_name_hidden_catalogs(
+    world: World, ann: User, tmp_path: Path
+) -> None:
+    world.grant(["CATALOG_DROP", "CATALOG_READ_PROPERTIES"], create(world, "mine", tmp_path))
+    world.grant(["CATALOG_READ_PROPERTIES"])
+    world.grant(["CATALOG_CREATE"], securables.REALM)
+    catalogs = world.root.session.catalogs
+    catalogs.drop("mine")
+    catalogs.create("hidden", {"warehouse": str(tmp_path / "mine" / "within")})
+    for status, body in (
+        ann.call("undrop_catalog", name="mine"),
+        ann.call("create_catalog", name="new", warehouse=str(tmp_path / "mine")),
+    ):
+        assert status == 403
+        assert "another catalog" in str(body)
+        assert "hidden" not in str(body)
+        assert "within" not in str(body)
+    with pytest.raises(ForbiddenError, match="hidden"):
+        catalogs.undrop("mine")

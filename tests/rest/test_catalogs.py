@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from polaris_spark.errors import (
     AlreadyExistsError,
     BadRequestError,
     CatalogNotEmptyError,
+    CorruptionError,
     ForbiddenError,
     InputError,
     NotFoundError,
@@ -27,6 +29,7 @@ from polaris_spark.errors import (
     ProtectedBranchError,
 )
 from polaris_spark.jobs.registry import call
+from polaris_spark.maintenance.periods import realm_policy
 from tests.rest.client import Client, connect, files_below, table_request, tables
 
 WHO = Operation(b"", "ann")
@@ -274,6 +277,84 @@ def test_a_namespace_that_is_created_while_its_catalog_is_dropped_keeps_the_cata
     with pytest.raises(CatalogNotEmptyError):
         catalogs.drop("a")
     assert namespaces(opened) == ["db"]
+
+
+def test_a_refused_drop_keeps_the_name_that_the_catalog_has_by_then(
+    realm: Realm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = realm.create("a")
+    opened = realm.open("a")
+    catalogs = realm.main.catalogs
+    commit = catalogs._commit
+
+    def late(change: Any) -> Any:
+        if isinstance(change, DropCatalog):
+            opened.namespace("db")
+            realm.main.catalogs.rename("a", "renamed")
+            realm.create("a", "other")
+        return commit(change)
+
+    monkeypatch.setattr(catalogs, "_commit", late)
+    with pytest.raises(CatalogNotEmptyError):
+        catalogs.drop("a")
+    assert realm.names()["renamed"] == id
+
+
+def test_a_branch_that_is_protected_while_its_catalog_is_dropped_keeps_the_catalog(
+    realm: Realm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    realm.create("a")
+    opened = realm.open("a")
+    catalogs = realm.main.catalogs
+    commit = catalogs._commit
+
+    def late(change: Any) -> Any:
+        if isinstance(change, DropCatalog):
+            call(opened.session, "protect_branch", name="main")
+        return commit(change)
+
+    monkeypatch.setattr(catalogs, "_commit", late)
+    with pytest.raises(ProtectedBranchError):
+        catalogs.drop("a", cascade=True)
+    assert "a" in realm.names()
+
+
+def test_a_catalog_with_a_lost_row_is_not_dropped(realm: Realm) -> None:
+    """Its restoration would have nothing but an empty first commit."""
+    prefix = f"/{realm.create('a'):x}/"
+    opened = realm.open("a")
+    opened.namespace("db")
+    references = realm.main.catalog.references
+    (lost,) = [one for one in references.listed() if prefix in one.name and one.name.endswith("heads/main")]
+    backend, of_realm = realm.main.connection.backend, references.store.realm
+    row = backend.read_reference(of_realm, lost.row_name)
+    assert row is not None
+    backend.delete_reference(of_realm, lost.row_name, row.version)
+    with pytest.raises(CorruptionError):
+        realm.main.catalogs.drop("a", cascade=True)
+    assert "a" in realm.names()
+
+
+def test_the_periods_of_a_dropped_catalog_count(realm: Realm) -> None:
+    realm.create("a", grace="300 d")
+    catalog = realm.main.catalog
+    kept = realm_policy(catalog).rows_ms
+    realm.main.catalogs.drop("a")
+    assert realm_policy(catalog).rows_ms == kept > 200 * 24 * HOUR_MS
+
+
+def test_other_files_of_a_dropped_catalog_without_collection_are_kept(tmp_path: Path) -> None:
+    shared = {"shared-locations": "allow"}
+    opened = connect(f"sqlite://{tmp_path}/store.db", tmp_path / "all", shared_locations="allow")
+    with opened.session as session:
+        session.catalogs.create("b", {"warehouse": str(tmp_path / "all/b"), "gc.enabled": "false", **shared})
+        file = tmp_path / "all" / "b" / "keep.txt"
+        file.parent.mkdir(parents=True)
+        file.write_text("x")
+        os.utime(file, (1, 1_700_000_000))
+        session.catalogs.drop("b")
+        call(session, "remove_orphans", dry_run=False)
+        assert file.exists()
 
 
 def test_tables_lie_in_the_allowed_locations_of_the_catalog(realm: Realm) -> None:
