@@ -275,7 +275,7 @@ class AlterPrincipal(PrincipalChange):
 
     def apply(self, state: State, prepared: int) -> Principal:
         before, row = self.find(state)
-        if self.state == "revoked":
+        if self.state == "revoked" or self.expires:
             require_other_administrator(state, prepared, without=row.entity_id)
         changed = msgspec.structs.replace(
             row,

@@ -132,12 +132,12 @@ def _time(claims: Mapping[str, Any], name: str) -> float | None:
     value = claims.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise NotAuthorizedError(f"the claim {name!r} is not a time")
     try:
-        return float(value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
     except OverflowError:
-        raise NotAuthorizedError(f"the claim {name!r} is not a time") from None
+        pass
+    raise NotAuthorizedError(f"the claim {name!r} is not a time")
 
 
 def has_audience(claims: Mapping[str, Any], accepted: frozenset[str]) -> bool:

@@ -93,6 +93,15 @@ class TokenIssuer:
         self._operation = operation
         self._lifetime = lifetime_seconds
 
+    def verify(self, head: CommitReader, token: str) -> None:
+        """Check a token that a server of the realm has issued by a commit of the reference `access`.
+
+        Raises:
+            NotAuthorizedError: the token is not accepted.
+        """
+        if verify_token(head, self._realm, token, self._references.clock.now_ms()) is None:
+            raise NotAuthorizedError("the token is of another issuer")
+
     def issue(
         self,
         head: CommitReader,

@@ -68,6 +68,12 @@ def require_stored(catalog: Catalog, branch: str) -> None:
         )
 
 
+def has_tag(catalog: Catalog, name: str) -> bool:
+    """Whether the catalog has a tag of that name."""
+    found = catalog.references.lookup(tag_name(catalog.row, name))
+    return found is not None and found.registration.state == "live"
+
+
 def tag_of(catalog: Catalog, name: str) -> CommitReader:
     """Read and return the commit of a tag.
 

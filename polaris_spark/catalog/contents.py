@@ -156,7 +156,7 @@ def require_available(
     context.require_stored(state, new | (after.unconfirmed - before.unconfirmed - before.owned))
     if not context.shared_locations:
         for place in sorted(new | (after.unconfirmed - before.unconfirmed - before.owned)):
-            locations.refuse_overlap(state, entity_id, place)
+            locations.refuse_overlap(state, entity_id, place, names_owner=not context.has_owners)
     for place in sorted(new):
         require_ownable(context, place)
 

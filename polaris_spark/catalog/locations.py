@@ -283,13 +283,19 @@ def _first_owner(state: State, where: KeyRange, but: int, index: str = LOCATIONS
     return None
 
 
-def refuse_overlap(state: State, entity_id: int, location: tuple[str, ...]) -> None:
+def refuse_overlap(
+    state: State, entity_id: int, location: tuple[str, ...], *, names_owner: bool = True
+) -> None:
     """Check that a location does not overlap a location that an entity other than `entity_id` owns.
 
+    Args:
+        names_owner: whether the error may name the other entity and its location.
     Raises:
         ForbiddenError: another entity owns an overlapping location.
     """
     other = owner_of(state, location, but=entity_id)
+    if other is not None and not names_owner:
+        raise ForbiddenError(f"location {'/'.join(location)} overlaps with that of another table or view")
     if other is not None:
         raise ForbiddenError(
             f"location {'/'.join(location)} overlaps with {'/'.join(other[0])}, which belongs to "

@@ -16,8 +16,6 @@ are staged later belong to the next call.
 
 from __future__ import annotations
 
-import contextlib
-
 from polaris_spark.catalog.branches import branch_of, create_area
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.differences import changed_entities
@@ -35,9 +33,10 @@ from polaris_spark.errors import AlreadyExistsError, NotFoundError
 from polaris_spark.names import AREA
 
 
-def stage(catalog: Catalog, name: str, operation: Operation) -> Catalog:
-    """Return a copy of a catalog that reads and changes a staging area for the branch of the catalog. The area is
-    created if it does not exist. If nothing is staged in it, it gets the newest state of the branch.
+def stage(catalog: Catalog, name: str, operation: Operation) -> tuple[Catalog, bool]:
+    """Return a copy of a catalog that reads and changes a staging area for the branch of the catalog, and whether the
+    area is new. The area is created if it does not exist. If nothing is staged in it, it gets the newest state of the
+    branch.
 
     Args:
         name: name of the area, without its first character.
@@ -50,8 +49,11 @@ def stage(catalog: Catalog, name: str, operation: Operation) -> Catalog:
     target, area = catalog.branch, AREA + name
     if target.startswith(AREA):
         target = _target(catalog, target.removeprefix(AREA))
-    with contextlib.suppress(AlreadyExistsError):
+    try:
         create_area(catalog, area, operation, target)
+        is_new = True
+    except AlreadyExistsError:
+        is_new = False
     found = _target(catalog, name)
     if found != target:
         raise AlreadyExistsError(
@@ -59,7 +61,7 @@ def stage(catalog: Catalog, name: str, operation: Operation) -> Catalog:
         )
     staged = catalog_at(catalog, area)
     _renew(staged, target, operation)
-    return staged
+    return staged, is_new
 
 
 def commit_staged(catalog: Catalog, name: str, operation: Operation, options: Options) -> list[Merged]:

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from polaris_spark.access import securables
+from polaris_spark.access.places import Place, place_of_id
 from polaris_spark.access.privileges import ALL, PRIVILEGES, implied
 from polaris_spark.errors import BadRequestError, ForbiddenError, InputError, NotFoundError
 from polaris_spark.jobs.identifiers import levels_named
 from polaris_spark.jobs.procedure import Call
+from polaris_spark.names import MAIN
 from polaris_spark.property_values import duration_ms
 from polaris_spark.rest.permissions import Named, Permissions, forbidden
 
@@ -109,10 +111,24 @@ def require_managing(target: Target) -> None:
     permissions, privilege = target.permissions, target.manages
     if target.named is not None:
         place = permissions.place(target.named)
-        if not permissions.may(privilege, place):
+        if not permissions.may(privilege, place) or not _may_on_main(permissions, privilege, place):
             raise forbidden(permissions.subject, privilege, target.described)
     else:
         permissions.require_base(privilege, target.chain, target.described)
+
+
+def _may_on_main(permissions: Permissions, privilege: str, place: Place) -> bool:
+    """Whether the principal also holds a privilege on an entity as it is on the branch `main`, if it is there. Grants
+    on an entity hold on every branch, but owners and namespaces can differ: whoever created a branch from an earlier
+    commit may own on it what others own on `main`."""
+    catalog = permissions.catalog
+    if catalog.branch == MAIN:
+        return True
+    main = catalog.on_branch(MAIN)
+    head = main.head()
+    there = place_of_id(main, head, place.entities[0])
+    on_main = Permissions(permissions.rules, permissions.subject, main, head, head)
+    return not there.exists or on_main.may(privilege, there)
 
 
 def role_of(call: Call, text: str) -> RoleName:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from polaris_spark.access import securables
 from polaris_spark.access.needs import Asked, Need, Needs, On
 from polaris_spark.access.places import base_of
+from polaris_spark.catalog.branches import has_tag
 from polaris_spark.catalog.rows import NAMESPACE, TABLE, VIEW
 from polaris_spark.catalog.states import POINT
 from polaris_spark.jobs.identifiers import levels_named
@@ -49,9 +50,10 @@ def _require(permissions: Permissions, need: Need, arguments: Mapping[str, Any])
     given = arguments.get(need.parameter) if need.parameter else None
     if need.on is On.BRANCH and given is not None:
         id = catalog.row.entity_id
-        # The branch of a state. A name that is not that of a branch has no grants of its own.
-        given = str(given).partition(POINT)[0]
-        chain = (securables.branch(id, given), securables.catalog(id), securables.REALM)
+        given = str(given).partition(POINT)[0]  # the branch of a state
+        whole = (securables.catalog(id), securables.REALM)
+        # A tag may have the name of a dropped branch, whose grants do not hold for it.
+        chain = whole if has_tag(catalog, given) else (securables.branch(id, given), *whole)
         permissions.require_base(need.privilege, chain, f"branch {given}")
     elif need.on is On.BRANCH:
         permissions.require_base(need.privilege, base_of(catalog), f"branch {catalog.branch}")

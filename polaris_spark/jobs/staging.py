@@ -14,8 +14,9 @@ def _stage(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]
     from polaris_spark.catalog.staging import stage
     from polaris_spark.jobs.branches import begin
 
-    staged = stage(call.session.catalog, arguments["name"], call.session.operation())
-    begin(call, staged.branch)
+    staged, is_new = stage(call.session.catalog, arguments["name"], call.session.operation())
+    if is_new:
+        begin(call, staged.branch)
     return [(staged.branch, staged.head().head.number)]
 
 

@@ -287,6 +287,7 @@ class Session:
         try:
             yield TransactionSession(self, begun)
             self.serving.require()
+            self.permissions()  # refuses a principal that was revoked meanwhile
             try:
                 transactions.commit(begun, operation)
             except OutcomeUnknownError:

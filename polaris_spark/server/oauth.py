@@ -53,6 +53,7 @@ VERIFIED_SECONDS: Final = 60.0
 _MAX_BODY: Final = 64 * 1024
 _MAX_PARAMETERS: Final = 32
 _MAX_SECRET: Final = 1_024
+_MAX_CLIENT: Final = 512
 _SECRET_THREADS: Final = 2
 _SECRETS_WAITING: Final = 64
 
@@ -186,9 +187,16 @@ class TokenEndpoint:
 
         def find() -> tuple[CommitReader | None, Principal | None]:
             head = access_head(self._references)
+            if head is not None and login.method == "issued-token":
+                self._issuer.verify(
+                    head, subject
+                )  # it may have been revoked since the rules in memory were read
             return head, None if head is None else find_principal(head, login.principal)
 
-        head_now, found = await self._authentication.tokens.run(find)
+        try:
+            head_now, found = await self._authentication.tokens.run(find)
+        except NotAuthorizedError as error:
+            raise RefusedError("invalid_grant", str(error)) from None
         if head_now is None or found is None or not found.is_active(self._references.clock.now_ms()):
             raise RefusedError("invalid_grant", "the subject token's principal cannot log in")
         return await self._issue(
@@ -240,14 +248,18 @@ class TokenEndpoint:
         """
         key = f"{client.id}\0{client.secret}"
         remembered = self._remembered.get(key)
-        if remembered is None:
-            self._authentication.require_allowed(address, method)
+
+        def require_allowed() -> None:
             wait = self._clients.wait_seconds(client.id)
             if wait:
                 self._authentication.limited(method)
                 raise TooManyRequestsError(
                     f"too many logins with this client id failed; try again in {wait} s", retry_after=wait
                 )
+
+        if remembered is None:
+            self._authentication.require_allowed(address, method)
+            require_allowed()
 
         def verify() -> tuple[CommitReader, Principal, HashedSecret] | None:
             head = access_head(self._references)
@@ -263,14 +275,16 @@ class TokenEndpoint:
                 and not 0 < remembered.matching.expires <= now
             ):
                 return head, found, remembered.matching
+            require_allowed()  # other logins with this client id may have failed while this one waited
             secret = matching(found, client.secret[:_MAX_SECRET], now)
+            if secret is None or found is None:
+                self._clients.fail(client.id)
             return None if secret is None or found is None else (head, found, secret)
 
         run = self._verifications if remembered is None else self._authentication.tokens
         verified = await run.run(verify)
         if verified is None:
             self._remembered.forget(key)
-            self._clients.fail(client.id)
             self._authentication.failed(address, method, "wrong credentials", client_id=client.id[:200])
             raise RefusedError(
                 "invalid_client",
@@ -338,6 +352,10 @@ def _client_of(request: Request, form: Mapping[str, str]) -> _Client | None:
     if in_form is not None and in_header is not None and in_form != in_header:
         raise RefusedError("invalid_request", "the form and the header Authorization name different clients")
     found = in_form or in_header
+    if found is not None and len(found.id) > _MAX_CLIENT:
+        raise RefusedError(
+            "invalid_client", f"the client id has more than {_MAX_CLIENT} characters", status=401
+        )
     if found is not None and not (found.id and found.secret):
         raise RefusedError(
             "invalid_client",

@@ -477,6 +477,64 @@ def test_a_request_never_changes_another_table_that_got_the_name(world: World, a
     assert ann.status("GET", f"{T}/t") == 404
 
 
+def test_a_former_owner_gives_no_grants_from_an_older_state(world: World, ann: User) -> None:
+    """A grant on a table holds on every branch, so the owner on another branch is not enough."""
+    world.grant(["TABLE_CREATE"], world.entity("hidden"))
+    assert ann.status("POST", "v1/namespaces/hidden/tables", {"name": "own", "schema": SCHEMA}) == 200
+    before = ann.session.catalog.head().head.number
+    world.revoke_all()
+    assert world.root.call("set_owner", owner="root", on="table", name="hidden.own")[0] == 200
+    world.grant(["BRANCH_CREATE"])
+    assert ann.call("create_branch", name="mine", at=str(before))[0] == 200
+    mine = world.open(world.credentials, branch="mine")
+    asked = {"privileges": "TABLE_WRITE_DATA", "role": "one", "on": "table", "name": "hidden.own"}
+    assert mine.call("grant", **asked)[0] == 403
+    assert mine.call("set_owner", owner="ann", on="table", name="hidden.own")[0] == 403
+    assert ann.status("GET", "v1/namespaces/hidden/tables/own") == 404
+
+
+def test_whoever_uses_a_staging_area_does_not_own_it(world: World, ann: User) -> None:
+    assert world.root.call("stage", name="a")[0] == 200
+    world.grant(["BRANCH_CREATE"])
+    assert ann.call("stage", name="a")[0] == 200
+    assert ann.call("drop_branch", name="+a")[0] == 403
+    assert ann.call("stage", name="own")[0] == 200
+    assert ann.call("drop_branch", name="+own")[0] == 200
+
+
+def test_a_tag_has_none_of_the_grants_of_a_dropped_branch(world: World, ann: User) -> None:
+    world.grant(["BRANCH_CREATE"])
+    for name in ("x", "mine"):
+        assert ann.call("create_branch", name=name)[0] == 200
+        world.grant(["TABLE_READ_DATA", "VIEW_READ_PROPERTIES"], world.branch(name))
+    assert ann.call("reassign_branch", name="mine", to="main")[0] == 403
+    assert ann.call("drop_branch", name="x")[0] == 200
+    assert ann.call("create_tag", name="x", source="main")[0] == 200
+    assert ann.call("reassign_branch", name="mine", to="x")[0] == 403
+
+
+def test_a_transaction_of_a_principal_that_was_revoked_is_not_committed(world: World, ann: User) -> None:
+    world.grant(["NAMESPACE_CREATE"])
+
+    def revoked_meanwhile() -> None:
+        with ann.session.transaction() as begun:
+            assert User(begun).status("POST", "v1/namespaces", {"namespace": ["late"]}) == 200
+            world.change(AlterPrincipal, "ann", state="revoked")
+
+    with pytest.raises(NotAuthorizedError):
+        revoked_meanwhile()
+    assert world.root.status("GET", "v1/namespaces/late") == 404
+
+
+def test_the_error_for_an_overlapping_location_names_no_other_table(world: World, ann: User) -> None:
+    world.grant(["TABLE_CREATE"], world.entity("db"))
+    asked = {"name": "new", "schema": SCHEMA, "location": f"{world.folder}/hidden"}
+    status, body = ann.send("POST", T, asked)
+    assert status == 403
+    assert "another table or view" in str(body)
+    assert "hidden.t" not in str(body)
+
+
 @pytest.mark.parametrize(
     ("procedure", "arguments"),
     [

@@ -8,6 +8,7 @@ import hmac
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -368,6 +369,37 @@ def test_all_tokens_can_be_revoked(tmp_path: Path) -> None:
             assert call(session, "revoke_tokens") == [(1,)]
         wait_until(lambda: [status_of(server, token) for token in tokens] == [401, 401], "the change holds")
         assert status_of(server, token_of(server)) == 200
+
+
+def test_a_token_that_was_just_revoked_is_not_exchanged(tmp_path: Path) -> None:
+    """A server uses rules that it read up to a second ago. An exchange must not make a new token by them."""
+    realm = new_realm(tmp_path)
+    with realm.server() as server:
+        token = token_of(server, "ann")
+        assert status_of(server, token) == 200
+        with realm.session() as session:
+            assert call(session, "revoke_tokens") == [(1,)]
+        status, _, answer = ask(server, exchange_form(token))
+        assert (status, answer["error"]) == (400, "invalid_grant")
+
+
+def test_concurrent_logins_of_a_client_are_limited(tmp_path: Path) -> None:
+    realm = new_realm(tmp_path)
+    with realm.server("--max-failures-per-address", "0") as server, ThreadPoolExecutor(40) as threads:
+        forms = [credentials_form("bob", client_secret=f"wrong-{number}") for number in range(40)]
+        begun = time.monotonic()
+        statuses = [status for status, _, _ in threads.map(lambda form: ask(server, form), forms)]
+        allowed = (
+            12 + (time.monotonic() - begun) / 6
+        )  # two threads verify secrets; one failure is forgiven in 6 s
+    assert set(statuses) == {401, 429}
+    assert statuses.count(401) <= allowed
+
+
+def test_a_long_client_id_is_refused_before_it_is_remembered(server: Server) -> None:
+    status, _, answer = ask(server, credentials_form("ann", client_id="x" * 513))
+    assert (status, answer["error"]) == (401, "invalid_client")
+    assert "512 characters" in answer["error_description"]
 
 
 def test_servers_of_a_realm_share_keys(tmp_path: Path) -> None:

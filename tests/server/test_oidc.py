@@ -150,6 +150,7 @@ def test_hostile_tokens_are_refused(issuer: Issuer) -> None:
         "expiry true": issuer.token(exp=True),
         "expiry without end": issuer.token(exp=float("inf")),
         "expiry without number": issuer.token(exp=float("nan")),
+        "expiry too large": issuer.token(exp=10**400),
         "not yet valid": issuer.token(nbf=now + 300),
         "issued in the future": issuer.token(iat=now + 300),
         "no audience": issuer.token(aud=None),
