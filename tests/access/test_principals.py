@@ -169,6 +169,8 @@ def test_the_last_administrator_cannot_be_taken_away(references: References) -> 
     with pytest.raises(ForbiddenError, match="only active principal"):
         change(references, AlterPrincipal, "root", state="revoked")
     with pytest.raises(ForbiddenError, match="only active principal"):
+        change(references, AlterPrincipal, "root", expires=1)
+    with pytest.raises(ForbiddenError, match="only active principal"):
         change(references, Assign, RoleName("service_admin"), principal="root", revoke=True)
     change(references, Assign, RoleName("service_admin"), principal="ann")
     change(references, DropPrincipal, "root")
