@@ -360,7 +360,8 @@ class BranchActor:
     # Staging
 
     def _stage(self) -> None:
-        session = self._session.derive(catalog=stage(self._catalog, AREA, self._operation()))
+        staged, _ = stage(self._catalog, AREA, self._operation())
+        session = self._session.derive(catalog=staged)
         if self._rng.random() < 0.5:
             self._put(session, f"+{AREA}")
         else:
