@@ -36,7 +36,13 @@ from polaris_spark.clock import Clock
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
-from polaris_spark.errors import AlreadyExistsError, BadRequestError, ForbiddenError, NotFoundError
+from polaris_spark.errors import (
+    AlreadyExistsError,
+    BadRequestError,
+    ForbiddenError,
+    NotAuthorizedError,
+    NotFoundError,
+)
 from polaris_spark.index import Entry
 from polaris_spark.index.keys import entry_key, subtree
 from polaris_spark.names import problem_of_part
@@ -208,9 +214,12 @@ class ReplaceCredentials(PrincipalChange):
         keep_old_ms: int = 0,
         is_reset: bool = False,
         must_rotate: bool = False,
+        expected: int | None = None,
     ) -> None:
         """
         Args:
+            expected: `Principal.valid_from` when the principal logged in; None for any. If it has changed, the login is
+                no longer accepted.
             credentials: the new secret; its client id must be that of the principal.
             keep_old_ms: time for which the current secret stays valid, in milliseconds.
             is_reset: whether another principal does this, for example because the secret leaked. Then all tokens that
@@ -223,12 +232,17 @@ class ReplaceCredentials(PrincipalChange):
         self.keep_old_ms = keep_old_ms
         self.is_reset = is_reset
         self.must_rotate = must_rotate
+        self.expected = expected
         self._secret: HashedSecret | None = None
 
     def apply(self, state: State, prepared: int) -> Principal:
         before, row = self.find(state)
         if row.client_id != self.credentials.client_id:
             raise BadRequestError(f"principal {self.name!r} has another client id than the new credentials")
+        if self.expected not in (None, row.valid_from):
+            raise NotAuthorizedError(
+                f"the credentials of {self.name!r} have changed since the token was issued"
+            )
         if self._secret is None:
             self._secret = hashed(self.credentials.secret, prepared)
         old: tuple[HashedSecret, ...] = ()

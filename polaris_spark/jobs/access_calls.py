@@ -332,6 +332,7 @@ def _replace_credentials(call: Call, arguments: Arguments, *, is_reset: bool) ->
         keep_old_ms=duration_ms("keep_old", keep),
         is_reset=is_reset,
         must_rotate=arguments.get("must_rotate", False),
+        expected=None if is_reset else call.session.valid_from,
     )
     return [(name, row.client_id, credentials.secret.reveal())]
 

@@ -50,6 +50,9 @@ class Caller(NamedTuple):
     is_verified: bool = False
     """Whether credentials or a token have proven that the caller is this principal. Otherwise the name is only a claim,
     which a realm with access control does not accept."""
+    valid_from: int | None = None
+    """`Principal.valid_from` when the caller's token was issued, in milliseconds since 1970; None if unknown. It
+    changes when the credentials are reset."""
 
     @property
     def is_local(self) -> bool:

@@ -134,6 +134,8 @@ class Session:
         self.access = access
         self.roles = roles
         self.is_verified = is_verified
+        self.valid_from: int | None = None
+        """As `Caller.valid_from`, in a session of an HTTP client."""
         self.connection = connection
         self.catalog = catalog
         self.serving = connection.serving(properties.realm, catalog.references.store.realm)
@@ -260,6 +262,8 @@ class Session:
             ),
         )
         found._share(self)
+        if found.principal == self.principal:
+            found.valid_from = self.valid_from
         return found
 
     def _share(self, other: Session) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 
 import polaris_spark
 from polaris_spark import Session
-from polaris_spark.catalog.catalog_changes import DropCatalog, UndropCatalog, unsettled
+from polaris_spark.catalog.catalog_changes import DropCatalog, RealmCatalogs, UndropCatalog, unsettled
 from polaris_spark.catalog.references import CATALOGS, catalog_prefix, dropped_in
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
@@ -260,20 +260,28 @@ def test_what_a_process_left_undone_is_done_by_the_next_one(realm: Realm) -> Non
     assert namespaces(opened) == ["db", "late"]
 
 
-def test_a_namespace_that_is_created_while_its_catalog_is_dropped_keeps_the_catalog(
-    realm: Realm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    realm.create("a")
-    opened = realm.open("a")
+def before_drop(
+    realm: Realm, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], object]
+) -> RealmCatalogs:
+    """Return the catalogs of the realm, which call a function after the checks of a drop and before its commit."""
     catalogs = realm.main.catalogs
     commit = catalogs._commit
 
     def late(change: Any) -> Any:
         if isinstance(change, DropCatalog):
-            opened.namespace("db")
+            meanwhile()
         return commit(change)
 
     monkeypatch.setattr(catalogs, "_commit", late)
+    return catalogs
+
+
+def test_a_namespace_that_is_created_while_its_catalog_is_dropped_keeps_the_catalog(
+    realm: Realm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    realm.create("a")
+    opened = realm.open("a")
+    catalogs = before_drop(realm, monkeypatch, lambda: opened.namespace("db"))
     with pytest.raises(CatalogNotEmptyError):
         catalogs.drop("a")
     assert namespaces(opened) == ["db"]
@@ -284,17 +292,13 @@ def test_a_refused_drop_keeps_the_name_that_the_catalog_has_by_then(
 ) -> None:
     id = realm.create("a")
     opened = realm.open("a")
-    catalogs = realm.main.catalogs
-    commit = catalogs._commit
 
-    def late(change: Any) -> Any:
-        if isinstance(change, DropCatalog):
-            opened.namespace("db")
-            realm.main.catalogs.rename("a", "renamed")
-            realm.create("a", "other")
-        return commit(change)
+    def meanwhile() -> None:
+        opened.namespace("db")
+        realm.main.catalogs.rename("a", "renamed")
+        realm.create("a", "other")
 
-    monkeypatch.setattr(catalogs, "_commit", late)
+    catalogs = before_drop(realm, monkeypatch, meanwhile)
     with pytest.raises(CatalogNotEmptyError):
         catalogs.drop("a")
     assert realm.names()["renamed"] == id
@@ -305,15 +309,7 @@ def test_a_branch_that_is_protected_while_its_catalog_is_dropped_keeps_the_catal
 ) -> None:
     realm.create("a")
     opened = realm.open("a")
-    catalogs = realm.main.catalogs
-    commit = catalogs._commit
-
-    def late(change: Any) -> Any:
-        if isinstance(change, DropCatalog):
-            call(opened.session, "protect_branch", name="main")
-        return commit(change)
-
-    monkeypatch.setattr(catalogs, "_commit", late)
+    catalogs = before_drop(realm, monkeypatch, lambda: call(opened.session, "protect_branch", name="main"))
     with pytest.raises(ProtectedBranchError):
         catalogs.drop("a", cascade=True)
     assert "a" in realm.names()

@@ -22,7 +22,9 @@ from pyiceberg.exceptions import OAuthError
 import polaris_spark
 from polaris_spark.access.changes import AlterPrincipal, CreatePrincipal, DropPrincipal, ReplaceCredentials
 from polaris_spark.access.credentials import Credentials
+from polaris_spark.access.rows import ACCESS
 from polaris_spark.access.token_keys import token_keys
+from polaris_spark.commits.change import Operation
 from polaris_spark.config import Secret
 from polaris_spark.errors import InputError, NotAuthorizedError
 from polaris_spark.jobs.registry import call
@@ -381,6 +383,24 @@ def test_a_token_that_was_just_revoked_is_not_exchanged(tmp_path: Path) -> None:
             assert call(session, "revoke_tokens") == [(1,)]
         status, _, answer = ask(server, exchange_form(token))
         assert (status, answer["error"]) == (400, "invalid_grant")
+
+
+def test_a_token_that_was_just_revoked_does_not_rotate_the_credentials(tmp_path: Path) -> None:
+    """Whoever has an old token must not take the principal over while a server still accepts the token."""
+    realm = new_realm(tmp_path)
+    new = Credentials("ann-id", Secret("ann-new-secret-" + "y" * 20))
+    with realm.server() as server:
+        token = token_of(server, "ann")
+        assert status_of(server, token) == 200
+        with realm.references() as references:
+            change = ReplaceCredentials(references.clock, Operation(b"", "root"), "ann", new, is_reset=True)
+            references.commit(ACCESS, change)
+        body = json.dumps({"arguments": {}, "wait-seconds": 10})
+        procedure = "polaris-spark/v1/procedures/rotate_credentials"
+        answer = Remote(server.uri, token).request("POST", procedure, None, body)
+        assert "have changed since the token was issued" in answer[2] or answer[0] == 401, answer
+        form = {**credentials_form("ann"), "client_secret": new.secret.reveal()}
+        assert ask(server, form)[0] == 200
 
 
 def test_concurrent_logins_of_a_client_are_limited(tmp_path: Path) -> None:
