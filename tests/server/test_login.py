@@ -510,7 +510,7 @@ def test_failed_logins_of_a_client_are_limited(tmp_path: Path) -> None:
         # A client whose secret was verified a short time ago is not locked out by others.
         assert ask(server, credentials_form("bob"))[0] == 200
         metrics = Remote(server.uri).raw("GET", "/metrics")[2]
-        errors = server.errors
+        assert server.stop() == 0
     assert f'{{method="client-credentials",outcome="refused"}} {refusals}.0' in metrics
     assert 'polaris_spark_logins_total{method="client-credentials",outcome="succeeded"} 2.0' in metrics
     lines = logins.read_text().splitlines()
@@ -522,8 +522,8 @@ def test_failed_logins_of_a_client_are_limited(tmp_path: Path) -> None:
         "reason": "wrong credentials",
         "client_id": "bob-id",
     }
-    assert errors.count("login refused") <= 11  # as all records
-    assert CREDENTIALS["bob"].secret.reveal() not in logins.read_text() + errors
+    assert server.errors.count("login refused") <= 11  # as all records
+    assert CREDENTIALS["bob"].secret.reveal() not in logins.read_text() + server.errors
     assert any("login succeeded" in line and '"principal": "bob"' in line for line in lines)
 
 

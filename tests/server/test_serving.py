@@ -193,6 +193,7 @@ def test_health_tells_that_the_realm_was_moved(tmp_path: Path) -> None:
         moved = (503, "the realm was moved to another store")
         wait_until(lambda: _healthz(server) == moved, "health tells of the move", every_s=0.05)
         assert client(server).send("GET", "v1/namespaces").status == 400
+        assert server.stop() == 0
         assert "there.db" in server.errors  # the log names the store
 
 
