@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 import polaris_spark
+from polaris_spark.access import credentials as credentials_module
 from polaris_spark.access.bootstrap import bootstrap
 from polaris_spark.access.changes import (
     AlterPrincipal,
@@ -23,9 +24,9 @@ from polaris_spark.access.changes import (
     ReplaceCredentials,
     RoleName,
 )
-from polaris_spark.access.credentials import Credentials
+from polaris_spark.access.credentials import Credentials, hashed, verify
 from polaris_spark.access.reading import access_head, authenticate, find_principal, list_principals
-from polaris_spark.access.rows import ACCESS, ASSIGNMENTS, GRANTS
+from polaris_spark.access.rows import ACCESS, ASSIGNMENTS, GRANTS, Principal
 from polaris_spark.access.securables import REALM
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import entries
@@ -228,3 +229,35 @@ def test_secrets_and_hashes_are_shown_nowhere(references: References) -> None:
         assert not any(one in text for one in (secret, *hashes))
     assert "root" in shown
     assert msgspec.json.decode(shown)["secrets"][0]["hash"] == "***"
+
+
+def test_the_work_to_refuse_a_login_does_not_reveal_whether_the_client_exists(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1_000_000
+    first, second = (hashed(Secret(text * 20), now) for text in "ab")
+    expired = hashed(Secret("c" * 20), now, now - 1)
+    known = Principal(1, "bob", "bob-id", now, secrets=(first,))
+    clients: dict[str, Principal | None] = {
+        "unknown": None,
+        "one secret": known,
+        "two secrets": msgspec.structs.replace(known, secrets=(first, second)),
+        "no secret": msgspec.structs.replace(known, secrets=()),
+        "expired secret": msgspec.structs.replace(known, secrets=(expired,)),
+        "revoked": msgspec.structs.replace(known, state="revoked"),
+        "expired": msgspec.structs.replace(known, expires=now - 1),
+    }
+    costs: list[tuple[int, int, int]] = []
+    scrypt = credentials_module._scrypt
+
+    def counted(secret: str, salt: bytes, *cost: int) -> bytes:
+        costs.append(cost)  # type: ignore[arg-type]
+        return scrypt(secret, salt, *cost)
+
+    monkeypatch.setattr(credentials_module, "_scrypt", counted)
+    work = {}
+    for what, client in clients.items():
+        costs.clear()
+        assert not verify(client, "wrong", now)
+        work[what] = list(costs)
+    assert {tuple(found) for found in work.values()} == {((2**14, 8, 1),) * 2}, work
