@@ -38,8 +38,10 @@ from polaris_spark.catalog.catalogs import (
     list_catalogs,
     note_change,
     read_catalog,
+    read_catalogs,
     refuse_used,
     settle,
+    taken,
     warehouse_of,
 )
 from polaris_spark.catalog.entities import Context, TimedChange, check_new_name
@@ -99,8 +101,8 @@ class CatalogPermissions(Protocol):
     def sees(self, row: CatalogRow) -> bool:
         """Whether the principal may know that a catalog exists."""
 
-    def reads(self, row: CatalogRow) -> bool:
-        """Whether the principal may read the properties of a catalog."""
+    def may(self, privilege: str, row: CatalogRow | None) -> bool:
+        """Whether the principal has a privilege on a catalog, or on the realm if `row` is None."""
 
     def own(self, row: CatalogRow) -> None:
         """Make the principal the owner of a catalog that it has created."""
@@ -134,8 +136,7 @@ class RealmCatalogs:
 
     def all(self) -> list[StoredCatalog]:
         """Return all catalogs that exist, in the order of their names."""
-        found = (self._find(row.name) for row in list_catalogs(self._references))
-        return [self._readable(one) for one in found if one is not None and self._sees(one.row)]
+        return [self._readable(one) for one in read_catalogs(self._references) if self._sees(one.row)]
 
     def dropped(self) -> list[DroppedCatalog]:
         """Return the dropped catalogs that can be restored, in the order of their creation."""
@@ -174,16 +175,27 @@ class RealmCatalogs:
         Args:
             privilege: a privilege on the catalog that the principal needs.
         """
-        found = self._find(name)
-        if found is None or not self._sees(found.row):
-            known = [row.name for row in list_catalogs(self._references) if self._sees(row)]
-            raise unknown(name, known)
+        found = self._visible(self._find(name), name)
         if privilege is not None:
             self._require(privilege, found.row)
         return found
 
+    def _visible(self, found: StoredCatalog | None, name: str) -> StoredCatalog:
+        """Return the catalog that was found under a name.
+
+        Raises:
+            NotFoundError: none was found, or the principal may not see it.
+        """
+        if found is None or not self._sees(found.row):
+            known = [row.name for row in list_catalogs(self._references) if self._sees(row)]
+            raise unknown(name, known)
+        return found
+
     def _sees(self, row: CatalogRow) -> bool:
         return self._permissions is None or self._permissions.sees(row)
+
+    def _may(self, privilege: str, row: CatalogRow | None) -> bool:
+        return self._permissions is None or self._permissions.may(privilege, row)
 
     def _require(self, privilege: str, row: CatalogRow | None) -> None:
         if self._permissions is not None:
@@ -192,16 +204,13 @@ class RealmCatalogs:
     def _without_names(self, error: ForbiddenError) -> ForbiddenError:
         """Return the error for a warehouse that cannot be used, without the names and locations of other catalogs if
         the principal may not see all of them."""
-        if all(
-            self._permissions is None or self._permissions.reads(row)
-            for row in list_catalogs(self._references)
-        ):
+        if all(self._may("CATALOG_READ_PROPERTIES", row) for row in list_catalogs(self._references)):
             return error
         return ForbiddenError("the warehouse overlaps the warehouse or a table of another catalog")
 
     def _readable(self, found: Readable) -> Readable:
         """Leave out the properties of a catalog if the principal may not read them."""
-        if self._permissions is None or self._permissions.reads(found.row):
+        if self._may("CATALOG_READ_PROPERTIES", found.row):
             return found
         return found._replace(row=msgspec.structs.replace(found.row, properties={}))
 
@@ -216,22 +225,55 @@ class RealmCatalogs:
             ForbiddenError: the warehouse overlaps the warehouse or a table of another catalog.
             InputError: the warehouse is missing, or a property cannot be set or has a value that cannot be used.
         """
+        self._create(name, properties)
+        return self.get(name)
+
+    def _create(self, name: str, properties: Mapping[str, str]) -> CatalogRow:
         check_new_name(name)
         wanted = checked_new(properties)
         self._require("CATALOG_CREATE", None)
         initialize(self._references, self._operation)
         if self._find(name) is not None:
-            raise _taken(name)
-        change = CreateCatalog(self._context, self._operation, name, wanted, is_new=True)
+            raise taken(name)
         try:
             refuse_used(self._references, name, wanted)
-            row = self._commit(change)
+            row = self._commit(CreateCatalog(self._context, self._operation, name, wanted))
         except ForbiddenError as error:
+            if self._find(name) is not None:  # created meanwhile, in this warehouse
+                raise taken(name) from None
             raise self._without_names(error) from None
         if self._permissions is not None:
             self._permissions.own(row)
         ensure_reference(self._references, head_name(row), self._operation)
-        return self.get(name)
+        return row
+
+    def open(self, name: str, properties: Mapping[str, str] | None) -> tuple[CatalogRow, bool]:
+        """Return the row of the catalog with a name, and whether this call created the catalog. When this returns, the
+        reference of the catalog's branch `main` exists.
+
+        Args:
+            properties: properties of the catalog if it does not exist; it is then created, unless the principal lacks
+                the privilege. None to create no catalog.
+        Raises:
+            NotFoundError: the catalog does not exist and is not created.
+            ReferenceGoneError: the catalog exists, but the reference of its branch `main` was dropped.
+            PolarisError: as for `create`.
+        """
+        found = self._find(name)
+        if found is None and properties is not None and self._may("CATALOG_CREATE", None):
+            try:
+                return self._create(name, properties), True
+            except AlreadyExistsError:  # another process has created it meanwhile
+                found = self._find(name)
+        row = self._visible(found, name).row
+        try:
+            ensure_reference(self._references, head_name(row), self._operation)
+        except ReferenceGoneError:
+            # A process that restored the catalog may have died before it restored the references.
+            settle(self._references, row, self._operation)
+            row = self._get(name).row  # another process may have dropped it
+            ensure_reference(self._references, head_name(row), self._operation)
+        return row, False
 
     def set_properties(
         self,
@@ -425,7 +467,7 @@ class RenameCatalog(TimedChange[CatalogRow]):
         if new == key:
             return state.get(entry.pointer, CatalogRow)
         if state.lookup(NAMES, new) is not None:
-            raise _taken(self.to)
+            raise taken(self.to)
         row = msgspec.structs.replace(state.get_for_rewrite(entry.pointer, CatalogRow), name=self.to)
         after, mark = state.add(row), state.lookup(PROPERTIES, key)
         state.remove(NAMES, key)
@@ -483,7 +525,7 @@ class UndropCatalog(TimedChange[CatalogRow]):
         if entry is None or DroppedMark.decode(entry.value).ended:
             raise NotFoundError(f"catalog {self.row.name!r} can no longer be restored, or was restored")
         if state.lookup(NAMES, key) is not None:
-            raise _taken(self.to)
+            raise taken(self.to)
         before = state.get_for_rewrite(entry.pointer, CatalogRow)
         row = before if before.name == self.to else msgspec.structs.replace(before, name=self.to)
         after = entry.pointer if row is before else state.add(row)
@@ -643,7 +685,3 @@ def unknown(name: str, existing: Sequence[str]) -> NotFoundError:
     """
     known = ", ".join(map(repr, existing)) or "none"
     return NotFoundError(f"catalog {name!r} does not exist; existing catalogs: {known}")
-
-
-def _taken(name: str) -> AlreadyExistsError:
-    return AlreadyExistsError(f"catalog {name!r} already exists")

@@ -3,7 +3,7 @@ row that points to the newest commit.
 
 The reference `catalogs` holds the catalogs by name. The reference `cat/<id>/heads/<branch>` holds the content of a
 branch. The commit that creates a catalog comes first; then the reference of its branch `main` is created. If a process
-stops in between, the next opening of the catalog creates that reference.
+stops in between, the next opening of the catalog creates that reference (`catalog_changes.RealmCatalogs.open`).
 """
 
 from __future__ import annotations
@@ -138,8 +138,23 @@ def read_catalog(
         return None
     read = head.store.get_for_rewrite if for_rewrite else head.store.get
     mark = head.index(PROPERTIES).get(key)
-    set_by = None if mark is None else mark.value[len(id_bytes(0)) :].decode()
-    return StoredCatalog(entry.pointer, read(entry.pointer, CatalogRow), set_by)
+    return StoredCatalog(entry.pointer, read(entry.pointer, CatalogRow), _set_by(mark))
+
+
+def read_catalogs(references: References) -> list[StoredCatalog]:
+    """Read the newest commit of the reference `catalogs`, and return all catalogs, in the order of their names."""
+    head = references.read(CATALOGS)
+    found = dict(head.index(NAMES).range(*children((), CATALOG)))
+    rows = head.store.get_many([entry.pointer for entry in found.values()], CatalogRow)
+    marks = head.index(PROPERTIES).get_many(list(found))
+    return [
+        StoredCatalog(entry.pointer, rows[entry.pointer], _set_by(mark))
+        for entry, mark in zip(found.values(), marks, strict=True)
+    ]
+
+
+def _set_by(mark: Entry | None) -> str | None:
+    return None if mark is None else mark.value[len(id_bytes(0)) :].decode()
 
 
 def find_catalog(references: References, name: str) -> CatalogRow | None:
@@ -158,42 +173,6 @@ def current_row(references: References, row: CatalogRow) -> CatalogRow | None:
 def list_catalogs(references: References) -> list[CatalogRow]:
     """Return all catalogs of the realm, in the order of their names."""
     return catalogs_in(references.read(CATALOGS))
-
-
-def open_catalog(
-    references: References,
-    name: str,
-    context: Context,
-    operation: Operation,
-    *,
-    create: bool,
-    properties: Mapping[str, str] | None = None,
-) -> CatalogRow:
-    """Return the catalog of that name. Create it if it does not exist and `create` is true. When this returns, the
-    reference of the catalog's branch `main` exists, too.
-
-    Raises:
-        NotFoundError: the catalog does not exist and `create` is false.
-        ForbiddenError: the catalog is new, and its warehouse overlaps another catalog's warehouse or tables.
-        ReferenceGoneError: the catalog exists, but the reference of its branch `main` was dropped.
-    """
-    row = find_catalog(references, name)
-    if row is None:
-        if not create:
-            known = ", ".join(repr(c.name) for c in list_catalogs(references)) or "none"
-            raise NotFoundError(
-                f"catalog {name!r} does not exist, and create is false; existing catalogs: {known}"
-            )
-        refuse_used(references, name, properties or {})
-        row = references.commit(CATALOGS, CreateCatalog(context, operation, name, properties or {}))
-        note_change()
-    try:
-        ensure_reference(references, head_name(row), operation)
-    except ReferenceGoneError:
-        # A process that restored the catalog may have died before it restored the references.
-        settle(references, row, operation)
-        ensure_reference(references, head_name(row), operation)
-    return row
 
 
 def settle(references: References, row: CatalogRow, operation: Operation) -> None:
@@ -278,10 +257,12 @@ def refuse_used(references: References, name: str, properties: Mapping[str, str]
     for row in list_catalogs(references) if warehouse is not None else ():
         place = None if is_shared(row) else owner_in(heads_of(references, row), warehouse or ())
         if place is not None:
-            raise _taken(new, f"{'/'.join(place)}, which belongs to a table or view of catalog {row.name!r}")
+            raise _overlapping(
+                new, f"{'/'.join(place)}, which belongs to a table or view of catalog {row.name!r}"
+            )
 
 
-def _taken(new: CatalogRow, by: str) -> ForbiddenError:
+def _overlapping(new: CatalogRow, by: str) -> ForbiddenError:
     return ForbiddenError(
         f"catalog {new.name!r} cannot have the warehouse {new.properties[WAREHOUSE]}: it overlaps with {by}; choose "
         "another warehouse"
@@ -303,37 +284,27 @@ def require_branch(references: References, row: CatalogRow, branch: str) -> None
 
 
 class CreateCatalog(TimedChange[CatalogRow]):
-    """Create a catalog. If a catalog of that name exists, return it unchanged, or refuse the change.
+    """Create a catalog.
 
     Raises:
-        AlreadyExistsError: a catalog of that name exists, and `is_new` is true.
+        AlreadyExistsError: a catalog of that name exists.
         ForbiddenError: the new catalog's warehouse overlaps the warehouse of another catalog of the realm.
     """
 
     action = "create-catalog"
 
     def __init__(
-        self,
-        context: Context,
-        operation: Operation,
-        name: str,
-        properties: Mapping[str, str],
-        *,
-        is_new: bool = False,
+        self, context: Context, operation: Operation, name: str, properties: Mapping[str, str]
     ) -> None:
         super().__init__(context, operation)
         check_new_name(name)
         self.name = name
-        self.is_new = is_new
         self.properties = dict(properties)
 
     def apply(self, state: State, prepared: int) -> CatalogRow:
         key = catalog_key(self.name)
-        entry = state.lookup(NAMES, key)
-        if entry is not None:
-            if self.is_new:
-                raise AlreadyExistsError(f"catalog {self.name!r} already exists")
-            return state.get(entry.pointer, CatalogRow)
+        if state.lookup(NAMES, key) is not None:
+            raise taken(self.name)
         row = CatalogRow(state.new_id(), self.name, prepared, self.operation.principal, self.properties)
         self._refuse_overlap(state, row)
         content = state.add(row)
@@ -350,7 +321,7 @@ class CreateCatalog(TimedChange[CatalogRow]):
         for row in state.get_many(there, CatalogRow).values():
             other = None if is_shared(row) else warehouse_of(row)
             if other is not None and overlap(other, warehouse):
-                raise _taken(new, f"{'/'.join(other)}, the warehouse of catalog {row.name!r}")
+                raise _overlapping(new, f"{'/'.join(other)}, the warehouse of catalog {row.name!r}")
 
     def repeat(self, state: State, entries: list[LogEntry]) -> CatalogRow:
         return state.get(entries[-1].after, CatalogRow)
@@ -365,6 +336,11 @@ def find_by_id(state: State, row: CatalogRow) -> tuple[bytes, Entry] | None:
         return key, entry
     others = state.scan(NAMES, *children((), CATALOG))
     return next(((key, one) for key, one in others if id_from(one.value) == row.entity_id), None)
+
+
+def taken(name: str) -> AlreadyExistsError:
+    """Return the error for a name that another catalog has."""
+    return AlreadyExistsError(f"catalog {name!r} already exists")
 
 
 def catalog_key(name: str) -> bytes:

@@ -292,11 +292,10 @@ def _run_on_realm(
 ) -> list[tuple[Any, ...]]:
     """Run a procedure of the catalogs of a realm, without opening a catalog."""
     from polaris_spark.access.control import AccessControl
-    from polaris_spark.catalog.catalog_changes import RealmCatalogs
     from polaris_spark.catalog.entities import Context
     from polaris_spark.cli.stores import open_store, properties_of
     from polaris_spark.commits.change import Operation
-    from polaris_spark.rest.catalog_rules import CatalogRules
+    from polaris_spark.rest.catalog_rules import realm_catalogs
     from polaris_spark.rest.session import logged_in, os_user
 
     assert procedure.on_realm is not None
@@ -306,11 +305,8 @@ def _run_on_realm(
         references = opened.writable_realm(realm)
         context = Context.of_realm(references.clock, properties)
         access = AccessControl(references)
-        principal, roles = logged_in(properties, access, os_user())
-        operation, rules = Operation(b"", principal), None
-        if access.is_on:
-            rules = CatalogRules(access, references.clock, operation, roles)
-        catalogs = RealmCatalogs(references, context, operation, rules)
+        login = logged_in(properties, access, os_user())
+        catalogs = realm_catalogs(references, context, Operation(b"", login.principal), access, login.roles)
         return list(procedure.on_realm(catalogs, given))
 
 

@@ -6,10 +6,37 @@ from polaris_spark.access import securables
 from polaris_spark.access.changes import SetOwner
 from polaris_spark.access.control import AccessControl
 from polaris_spark.access.rules import Rules, Subject
+from polaris_spark.catalog.catalog_changes import RealmCatalogs
+from polaris_spark.catalog.entities import Context
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.clock import Clock
 from polaris_spark.commits.change import Operation
 from polaris_spark.rest.permissions import forbidden, knows_catalog
+from polaris_spark.system.registry import References
+
+
+def realm_catalogs(
+    references: References,
+    context: Context,
+    operation: Operation,
+    access: AccessControl,
+    roles: frozenset[str] | None,
+    *,
+    rotating: bool = False,
+) -> RealmCatalogs:
+    """Return the catalogs of a realm, as one principal may see and change them.
+
+    Args:
+        context: settings and services of changes.
+        operation: principal and notes for the log. It has no id.
+        roles: names of the principal roles that the principal uses; None for all of its roles.
+        rotating: whether a principal that must rotate its credentials sees all catalogs. It can then open one, and
+            rotate its credentials there.
+    """
+    rules = None
+    if access.is_on:
+        rules = CatalogRules(access, references.clock, operation, roles, rotating=rotating)
+    return RealmCatalogs(references, context, operation, rules)
 
 
 class CatalogRules:
@@ -17,17 +44,19 @@ class CatalogRules:
     current rules."""
 
     def __init__(
-        self, access: AccessControl, clock: Clock, operation: Operation, roles: frozenset[str] | None
+        self,
+        access: AccessControl,
+        clock: Clock,
+        operation: Operation,
+        roles: frozenset[str] | None,
+        *,
+        rotating: bool,
     ) -> None:
-        """
-        Args:
-            operation: principal and notes for the log.
-            roles: names of the principal roles that the principal uses; None for all of its roles.
-        """
         self._access = access
         self._clock = clock
         self._operation = operation
         self._roles = roles
+        self._rotating = rotating
 
     def require(self, privilege: str, row: CatalogRow | None) -> None:
         """Raise an error if the principal lacks a privilege on a catalog or on the realm.
@@ -37,18 +66,20 @@ class CatalogRules:
         Raises:
             ForbiddenError: the principal lacks the privilege.
         """
-        rules, subject = self._now()
-        if not _may(rules, subject, privilege, row):
+        if not self.may(privilege, row):
             described = "the realm" if row is None else f"catalog {row.name}"
-            raise forbidden(subject, privilege, described)
+            raise forbidden(self._now()[1], privilege, described)
+
+    def may(self, privilege: str, row: CatalogRow | None) -> bool:
+        """Whether the principal has a privilege on a catalog, or on the realm if `row` is None."""
+        rules, subject = self._now()
+        chain = (*(() if row is None else (securables.catalog(row.entity_id),)), securables.REALM)
+        return subject.may(privilege, chain) or rules.owns(subject.name, privilege, chain)
 
     def sees(self, row: CatalogRow) -> bool:
         """Whether the principal may know that a catalog exists."""
-        return knows_catalog(*self._now(), row)
-
-    def reads(self, row: CatalogRow) -> bool:
-        """Whether the principal may read the properties of a catalog."""
-        return _may(*self._now(), "CATALOG_READ_PROPERTIES", row)
+        rules, subject = self._now(rotating=self._rotating)
+        return subject.principal.must_rotate or knows_catalog(rules, subject, row)
 
     def own(self, row: CatalogRow) -> None:
         """Make the principal the owner of a catalog that it has created."""
@@ -57,11 +88,6 @@ class CatalogRules:
             SetOwner(self._clock, self._operation, securable, self._operation.principal, row.name)
         )
 
-    def _now(self) -> tuple[Rules, Subject]:
-        rules = self._access.required()
-        return rules, rules.subject(self._operation.principal, self._clock.now_ms(), self._roles)
-
-
-def _may(rules: Rules, subject: Subject, privilege: str, row: CatalogRow | None) -> bool:
-    chain = (*(() if row is None else (securables.catalog(row.entity_id),)), securables.REALM)
-    return subject.may(privilege, chain) or rules.owns(subject.name, privilege, chain)
+    def _now(self, *, rotating: bool = False) -> tuple[Rules, Subject]:
+        rules, now = self._access.required(), self._clock.now_ms()
+        return rules, rules.subject(self._operation.principal, now, self._roles, rotating=rotating)

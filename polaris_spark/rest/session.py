@@ -10,22 +10,16 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
-from polaris_spark.access.changes import SetOwner
 from polaris_spark.access.control import AccessControl
 from polaris_spark.access.needs import Need, On
-from polaris_spark.access.rules import Rules
-from polaris_spark.access.securables import REALM
-from polaris_spark.access.securables import catalog as catalog_securable
 from polaris_spark.backends import open_backend
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.catalog_changes import RealmCatalogs
 from polaris_spark.catalog.catalogs import (
     current_row,
-    find_catalog,
     initialize,
-    open_catalog,
     require_branch,
 )
 from polaris_spark.catalog.change_log import POLL_SECONDS
@@ -39,7 +33,6 @@ from polaris_spark.catalog.properties import (
     WAREHOUSE,
     Binding,
     given_by,
-    require_bounded,
 )
 from polaris_spark.catalog.property_changes import complete_copy, set_properties
 from polaris_spark.catalog.references import head_name
@@ -62,9 +55,9 @@ from polaris_spark.errors import (
 )
 from polaris_spark.names import problem_of
 from polaris_spark.rest.access import Caller, Role
-from polaris_spark.rest.catalog_rules import CatalogRules
+from polaris_spark.rest.catalog_rules import realm_catalogs
 from polaris_spark.rest.handler import ROUTER, STATE_HEADER, Unmodified, handle
-from polaris_spark.rest.permissions import NOTHING_ASKED, Permissions, check, hidden_catalog, knows_catalog
+from polaris_spark.rest.permissions import NOTHING_ASKED, Permissions, check
 from polaris_spark.rest.request import PendingResponse, Response
 from polaris_spark.rest.router import Router
 from polaris_spark.store.cache import process_cache
@@ -322,11 +315,10 @@ class Session:
         """The catalogs of the realm, which this session's principal can create, rename, drop and restore."""
         self._require_open()
         self.serving.require()
-        operation, rules = self.operation(), None
         if self.access.is_on:
             self.require_verified()
-            rules = CatalogRules(self.access, self.connection.clock, operation, self.roles)
-        return RealmCatalogs(self.catalog.references, self.catalog.context, operation, rules)
+        references, context = self.catalog.references, self.catalog.context
+        return realm_catalogs(references, context, self.operation(), self.access, self.roles)
 
     def set_catalog_properties(
         self, updates: Mapping[str, str] | None = None, *, removals: Collection[str] = ()
@@ -514,73 +506,25 @@ def open_session(properties: Properties, clock: Clock, router: Router = ROUTER) 
 def _open(
     properties: Properties, connection: StoreConnection, principal: str, sharing: str | None, router: Router
 ) -> Session:
-    operation = Operation(b"", principal)
     create = properties.create and properties.warehouse is not None
     realm = connection.realm(
         properties.realm,
         create=create,
-        initialize=lambda references: initialize(references, operation),
+        initialize=lambda references: initialize(references, Operation(b"", principal)),
     )
     files = Files(dict(properties.other))
-    settings = CommitSettings(
-        QUOTAS,
-        operation_lifetime_ms=properties.idempotency_key_lifetime,
-        deadline_ms=properties.commit_timeout,
-    )
-    file_options = tuple(sorted(properties.other.items()))
-    sharing_key = (settings.operation_lifetime_ms, settings.deadline_ms, file_options)
-    references = connection.references(realm, settings, files, sharing_key)
+    references = _references(properties, connection, realm, files)
     access = access_of(connection, realm, references, properties.access_refresh)
-    principal, roles = logged_in(properties, access, principal)
-    operation = Operation(b"", principal)
+    login = logged_in(properties, access, principal)
+    operation = Operation(b"", login.principal)
     context = Context.of_realm(connection.clock, properties)._replace(trusts=connection.store_clock.trusts)
-    is_new = create and find_catalog(references, properties.catalog or "polaris") is None
-    wanted = _wanted(properties, sharing) if is_new else {}
-    rules = access.rules()
-    if rules is not None and is_new:
-        subject = rules.subject(principal, connection.clock.now_ms(), roles)
-        if not subject.may("CATALOG_CREATE", (REALM,)):
-            raise hidden_catalog(properties.catalog or "polaris")
-    try:
-        row = open_catalog(
-            references,
-            properties.catalog or "polaris",
-            context,
-            operation,
-            create=is_new,
-            properties=wanted,
-        )
-    except NotFoundError:
-        if rules is None:
-            raise
-        raise hidden_catalog(properties.catalog or "polaris") from None
-    if rules is not None:
-        if is_new and row.owner == principal:  # else another principal has created it meanwhile
-            own = SetOwner(connection.clock, operation, catalog_securable(row.entity_id), principal, row.name)
-            access.change(own)
-        _require_known(access.required(), principal, roles, row, connection.clock)
-    kept = row.properties.get(SHARED_LOCATIONS, "refuse")
-    if sharing not in (None, kept):
-        raise InputError(
-            f"{SHARED_LOCATIONS} is {sharing!r}, but catalog {row.name!r} was created with {kept!r}, which cannot be "
-            "changed here; leave the property out"
-        )
-    others = OtherCatalogs(references, row, connection.clock)
-    require_branch(references, row, properties.branch)
-    head = references.read(head_name(row, properties.branch))
-    row = complete_copy(references, context, operation, row, head, head_name(row, properties.branch))
-    binding = Binding(properties, row.properties, head.index(PROPERTIES).get(ROW))
-    context = _context(properties, row, context)._replace(refused_elsewhere=others.refusal, binding=binding)
-    context = context._replace(settings=_settings(properties, row, context), has_owners=rules is not None)
+    catalogs = realm_catalogs(references, context, operation, access, login.roles, rotating=True)
+    wanted = _wanted(properties, sharing) if create else None
+    row, is_new = catalogs.open(properties.catalog or "polaris", wanted)
+    _require_sharing(row, sharing)
+    catalog = _bound(properties, references, row, files, context, operation, has_owners=login.is_verified)
     if is_new:
-        _warn_of_nesting(connection.uri, context.warehouse, row.name)
-    catalog = Catalog(
-        references,
-        row,
-        context,
-        files,
-        branch=properties.branch,
-    )
+        _warn_of_nesting(connection.uri, catalog.context.warehouse, row.name)
     if properties.as_of:
         catalog = catalog_as_of(catalog, properties.as_of)
         catalog.bound = True
@@ -588,12 +532,59 @@ def _open(
         properties,
         connection,
         catalog,
-        principal,
+        login.principal,
         router,
         access=access,
-        roles=roles,
-        is_verified=rules is not None,
+        roles=login.roles,
+        is_verified=login.is_verified,
     )
+
+
+def _references(
+    properties: Properties, connection: StoreConnection, realm: RealmRecord, files: Files
+) -> References:
+    """Return the references of a realm. Sessions with the same settings share them."""
+    settings = CommitSettings(
+        QUOTAS,
+        operation_lifetime_ms=properties.idempotency_key_lifetime,
+        deadline_ms=properties.commit_timeout,
+    )
+    file_options = tuple(sorted(properties.other.items()))
+    sharing_key = (settings.operation_lifetime_ms, settings.deadline_ms, file_options)
+    return connection.references(realm, settings, files, sharing_key)
+
+
+def _bound(
+    properties: Properties,
+    references: References,
+    row: CatalogRow,
+    files: Files,
+    context: Context,
+    operation: Operation,
+    *,
+    has_owners: bool,
+) -> Catalog:
+    """Return the catalog of a row, on the branch and with the properties of a session."""
+    require_branch(references, row, properties.branch)
+    name = head_name(row, properties.branch)
+    head = references.read(name)
+    row = complete_copy(references, context, operation, row, head, name)
+    others = OtherCatalogs(references, row, context.clock)
+    binding = Binding(properties, row.properties, head.index(PROPERTIES).get(ROW))
+    context = _context(properties, row, context)._replace(
+        refused_elsewhere=others.refusal, binding=binding, has_owners=has_owners
+    )
+    context = context._replace(settings=_settings(properties, row, context))
+    return Catalog(references, row, context, files, branch=properties.branch)
+
+
+def _require_sharing(row: CatalogRow, sharing: str | None) -> None:
+    kept = row.properties.get(SHARED_LOCATIONS, "refuse")
+    if sharing not in (None, kept):
+        raise InputError(
+            f"{SHARED_LOCATIONS} is {sharing!r}, but catalog {row.name!r} was created with {kept!r}, which cannot be "
+            "changed here; leave the property out"
+        )
 
 
 def access_of(
@@ -606,12 +597,19 @@ def access_of(
     )
 
 
-def logged_in(
-    properties: Properties, access: AccessControl, claimed: str
-) -> tuple[str, frozenset[str] | None]:
-    """Return the principal of a session, and the names of the principal roles to which it is limited (None: all). If
-    the realm has access control, the principal is the one of the credentials or token; otherwise, the one that the
-    configuration names.
+class Login(NamedTuple):
+    """The principal of a session."""
+
+    principal: str
+    roles: frozenset[str] | None
+    """Names of the principal roles to which the session is limited; None for all."""
+    is_verified: bool
+    """Whether the principal has logged in, because the realm has access control."""
+
+
+def logged_in(properties: Properties, access: AccessControl, claimed: str) -> Login:
+    """Return the principal of a session. If the realm has access control, it is the one of the credentials or token;
+    otherwise, the one that the configuration names.
 
     Raises:
         NotAuthorizedError: the realm has access control, and there are neither credentials nor a token, or they are
@@ -620,7 +618,7 @@ def logged_in(
     """
     access.refresh()
     if not access.is_on:
-        return claimed, None
+        return Login(claimed, None, is_verified=False)
     roles = None
     if properties.credential is not None and properties.token is not None:
         raise InputError("the properties 'credential' and 'token' are both set; set only one of them")
@@ -640,16 +638,7 @@ def logged_in(
             f"the property 'principal' is {properties.principal!r}, but the credentials are those of {found!r}; leave "
             "'principal' out"
         )
-    return found, roles
-
-
-def _require_known(
-    rules: Rules, principal: str, roles: frozenset[str] | None, row: CatalogRow, clock: Clock
-) -> None:
-    """Refuse a catalog that a principal may not see, as if it did not exist."""
-    subject = rules.subject(principal, clock.now_ms(), roles, rotating=True)
-    if not subject.principal.must_rotate and not knows_catalog(rules, subject, row):
-        raise hidden_catalog(row.name)
+    return Login(found, roles, is_verified=True)
 
 
 _RULES = 2
@@ -684,13 +673,8 @@ def _wanted(properties: Properties, sharing: str | None) -> dict[str, str]:
     Raises:
         InputError: the value of a property cannot be used.
     """
-    wanted = given_by(properties)
-    require_bounded(wanted)
-    if properties.warehouse:
-        wanted[WAREHOUSE] = absolute(properties.warehouse)
-    if sharing:
-        wanted[SHARED_LOCATIONS] = sharing
-    return wanted
+    fixed = {WAREHOUSE: properties.warehouse, SHARED_LOCATIONS: sharing}
+    return given_by(properties) | {name: text for name, text in fixed.items() if text}
 
 
 def _warn_of_nesting(store: StoreURI, warehouse: str, catalog: str) -> None:

@@ -344,7 +344,7 @@ def test_catalog_roles_hold_only_in_their_catalog(world: World) -> None:
     world.change(Assign, role, principal_role="one")
     ann = world.open(world.credentials)
     assert ann.status("DELETE", f"{T}/t") == 204
-    with pytest.raises(NotFoundError, match="there is no catalog 'other'"):
+    with pytest.raises(NotFoundError, match="catalog 'other' does not exist"):
         world.open(world.credentials, catalog="other", warehouse=f"{world.folder}/other")
 
 

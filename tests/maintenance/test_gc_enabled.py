@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from polaris_spark.catalog.catalogs import open_catalog
 from polaris_spark.catalog.property_changes import set_properties
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.snapshot_expiry import gc_enabled
@@ -156,8 +155,7 @@ def test_gc_enabled_in_a_catalogs_row_also_applies_to_jobs_of_other_catalogs(ope
     lake = opened()
     catalog = lake.session.catalog
     properties = {"warehouse": catalog.context.warehouse, "shared-locations": "allow", **NO}
-    operation = Operation(b"", "somebody")
-    open_catalog(catalog.references, "other", catalog.context, operation, create=True, properties=properties)
+    lake.session.catalogs.create("other", properties)
     other = opened(catalog="other")
     other.stray(folder(other.table()) / "data" / "stray")
     lake.stray("elsewhere")
@@ -173,7 +171,7 @@ def test_gc_enabled_in_a_catalogs_row_applies_while_its_branch_is_dropped_and_af
     catalog = lake.session.catalog
     properties = {"warehouse": catalog.context.warehouse, "shared-locations": "allow"}
     operation, references = Operation(b"", "somebody"), catalog.references
-    row = open_catalog(references, "other", catalog.context, operation, create=True, properties=properties)
+    row = lake.session.catalogs.create("other", properties).row
     other = opened(catalog="other", grace="1 h")
     table = other.table()
     if set_while == "live":

@@ -13,7 +13,7 @@ import pytest
 
 import polaris_spark
 from polaris_spark.backends.sqlite.files import Connection
-from polaris_spark.spark.bridge import Bridge
+from polaris_spark.bridge import Bridge
 
 MOST = 22
 """Maximum number of calls of this package between a request's arrival and its SQL statement, both included. If there

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from polaris_spark import bridge
 from polaris_spark.jobs.materialized_views import refresh, write
 from polaris_spark.rest.session import Session
-from polaris_spark.spark import bridge
 
 STEPS = ("plan", "rows", "commit", "answer")
 """Before the state of the sources is read, before rows are computed, before the commit, and after it."""

@@ -78,4 +78,4 @@ def _handle(spark: SparkSession) -> Any:
 
 
 def _is_bridge(child: Any) -> bool:
-    return "polaris_spark.spark.bridge" in child.info().commandLine().orElse("")
+    return "polaris_spark.bridge" in child.info().commandLine().orElse("")

@@ -6,8 +6,8 @@ import json
 import os
 from typing import Any
 
+from polaris_spark import bridge
 from polaris_spark.rest.session import Session
-from polaris_spark.spark import bridge
 
 answer = Session.request
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from polaris_spark.spark.bridge import PROTOCOL, Bridge
+from polaris_spark.bridge import PROTOCOL, Bridge
 from polaris_spark.spark.frames import BUFFER_BYTES, framed, receive
 from polaris_spark.testing.waiting import PATIENCE_S
 from tests.spark.processes import next_line
@@ -37,7 +37,7 @@ def connect(**properties):
         raise RuntimeError("no such warehouse")
     return Catalog(properties["warehouse"])
 polaris_spark.connect = connect
-from polaris_spark.spark.bridge import main
+from polaris_spark.bridge import main
 main()
 """
 

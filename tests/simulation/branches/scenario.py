@@ -11,7 +11,8 @@ from typing import Any, cast
 from unittest.mock import patch
 
 from polaris_spark.catalog import branches
-from polaris_spark.catalog.catalogs import heads_prefix, initialize, open_catalog
+from polaris_spark.catalog.catalog_changes import RealmCatalogs
+from polaris_spark.catalog.catalogs import heads_prefix, initialize
 from polaris_spark.catalog.manifest_files import ManifestFiles
 from polaris_spark.catalog.references import catalog_prefix
 from polaris_spark.commits.change import Operation
@@ -55,9 +56,8 @@ class Branches:
         self._observer.operations.update({first: 0, second: -1})
         context = context_of(process, self.properties, {})
         initialize(process.references, Operation(first, "founder"))
-        self._row = open_catalog(
-            process.references, "polaris", context, Operation(second, "founder"), create=True
-        )
+        catalogs = RealmCatalogs(process.references, context, Operation(second, "founder"))
+        self._row = catalogs.create("polaris", {"warehouse": context.warehouse}).row
         self._observer.prefix = heads_prefix(self._row)
         self._observer.catalog = catalog_prefix(self._row)
         session = self._session(process)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from random import Random
 
 from polaris_spark.catalog import view_freshness
-from polaris_spark.catalog.catalogs import initialize, open_catalog
+from polaris_spark.catalog.catalog_changes import RealmCatalogs
+from polaris_spark.catalog.catalogs import initialize
 from polaris_spark.catalog.entities import TableName
 from polaris_spark.commits.change import Operation
 from polaris_spark.config import Properties
@@ -53,9 +54,8 @@ class Refreshes:
         observer.operations.update({first: 0, second: -1})
         context = context_of(process, self.properties, {})
         initialize(process.references, Operation(first, "founder"))
-        self._row = open_catalog(
-            process.references, "polaris", context, Operation(second, "founder"), create=True
-        )
+        catalogs = RealmCatalogs(process.references, context, Operation(second, "founder"))
+        self._row = catalogs.create("polaris", {"warehouse": context.warehouse}).row
         observer.opened(self._row)
         actor = self._new_actor(world, process, process.rng)
         requests = Requests(world, process, self._session(process), process.rng)

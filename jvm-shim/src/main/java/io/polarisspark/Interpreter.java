@@ -28,7 +28,7 @@ final class Interpreter {
     String hint = "; name another one with spark.sql.catalog.<name>." + PROPERTY;
     String found;
     try {
-      found = lastLineOf(interpreter, "-c", "import polaris_spark.spark.bridge");
+      found = lastLineOf(interpreter, "-c", "import polaris_spark.bridge");
     } catch (IOException e) {
       return "Cannot run the Python interpreter '" + interpreter + "': " + e.getMessage() + hint;
     }

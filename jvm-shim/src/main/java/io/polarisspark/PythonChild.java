@@ -190,7 +190,7 @@ final class PythonChild {
   }
 
   private static Process start(String interpreter) {
-    ProcessBuilder builder = new ProcessBuilder(interpreter, "-m", "polaris_spark.spark.bridge");
+    ProcessBuilder builder = new ProcessBuilder(interpreter, "-m", "polaris_spark.bridge");
     builder.redirectError(ProcessBuilder.Redirect.INHERIT);
     // A module in the current directory must not replace a module of Python's standard library.
     builder.environment().put("PYTHONSAFEPATH", "1");

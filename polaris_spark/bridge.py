@@ -1,4 +1,4 @@
-"""The Python side of the JVM shim: ``python -m polaris_spark.spark.bridge``, supervised by the JVM.
+"""The Python side of the JVM shim: ``python -m polaris_spark.bridge``, supervised by the JVM.
 
 Standard input and output are the control channel. The JVM sends lines of JSON, and Python answers each line with one
 line, in this order:
