@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from polaris_spark.system.stores import system_references
 from polaris_spark.testing.server import Server
 from tests.faults.checking import check
 from tests.faults.workers import Workers
+from tests.faults.working import STEPS
 from tests.servers import server_class
 from tests.sizes import TIMES
 from tests.stores import NETWORKED, SHARED, StoreOn, databases, start
@@ -50,6 +52,36 @@ def test_nothing_is_lost_or_doubled_when_processes_are_killed_or_paused(
     some.stop()
     told = check(uri, tmp_path)
     assert len(told.keys("done")) > 20
+    print(told)
+
+
+MOST_WAIT_S = 20.0
+"""Longest duration of a request while another process is dead or stopped, in seconds. It is a second at most on a
+machine that does nothing else, as the documentation says. A process that waits for a dead one needs more than 30 s."""
+
+
+@pytest.mark.parametrize("uri", databases(SHARED, ordinary=("sqlite",)), indirect=True)
+def test_a_process_that_dies_or_stops_in_any_role_delays_others_for_a_short_time(
+    uri: str, tmp_path: Path, workers: Callable[..., Workers]
+) -> None:
+    some = workers(uri, 5, processes=2)
+    some.wait_for(2)
+    for step in STEPS:
+        for by in (signal.SIGKILL, signal.SIGSTOP):
+            victim = some.start(stops_at=step, by=by)
+            since = some.wait_for_stop(victim)
+            some.wait_for(3, but=victim)
+            longest = some.longest_request(since, but=victim)
+            print(
+                f"{signal.Signals(by).name} {step}: the longest request of another process took {longest:.3f} s"
+            )
+            assert longest < MOST_WAIT_S
+            if by == signal.SIGSTOP:
+                some.go_on(victim)
+                some.wait_for(1)
+                some.kill(victim)
+    some.stop()
+    told = check(uri, tmp_path)
     print(told)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,15 @@ from polaris_spark.backends.base import ObjectKey
 from polaris_spark.catalog.files import local_path
 from polaris_spark.commits.builder import Builder
 from polaris_spark.commits.files import BatchFiles
+from polaris_spark.commits.handover import Handover
+from polaris_spark.commits.intents import SLOT_COMMITS, Intents, Published
 from polaris_spark.commits.publication import Publication
+from polaris_spark.commits.retry import Turns
+from polaris_spark.commits.rows import Head
 from polaris_spark.jobs.registry import call
 from polaris_spark.testing.processes import rows
 from polaris_spark.testing.waiting import PATIENCE_S
+from tests.faults.checking import check_references
 from tests.maintenance.lakes import age
 from tests.rest.client import Client, connect, files_below, new_key, set_properties
 
@@ -43,6 +48,37 @@ def die_after(step: int, folder: Path, key: str) -> None:
     client.commit("t", set_properties(by="the dead"), key=key)
 
 
+def publish_and_die(folder: Path, key: str) -> None:
+    """Publish a change as an intent, as a process does that competes with others, and be killed. Called in another
+    process."""
+    client = opened(folder)
+    base, publish = Handover.base_for_intent, Intents.publish
+
+    def publish_intent(intents: Intents, published: Published, head: Head) -> None:
+        publish(intents, published, head)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    Turns.crowded = True  # type: ignore[assignment,method-assign]  # as after two lost swaps
+    Handover.base_for_intent = lambda self, *, lost: base(self, lost=True)  # type: ignore[method-assign]
+    Intents.publish = publish_intent  # type: ignore[assignment,method-assign]
+    client.commit("t", set_properties(by="the dead"), key=key)
+
+
+def dead(target: Callable[..., None], *arguments: object) -> None:
+    """Call a function in another process, which must be killed in it."""
+    process = multiprocessing.get_context("spawn").Process(target=target, args=arguments)
+    process.start()
+    process.join(PATIENCE_S)
+    assert process.exitcode == -signal.SIGKILL
+
+
+def removed_files(client: Client, warehouse: Path) -> set[Path | None]:
+    """Delete files that are not needed, as if all files were four days old. Return their paths."""
+    for name in files_below(warehouse):
+        age(warehouse / name, days=4)
+    return {local_path(row[0]) for row in call(client.session, "remove_orphans", dry_run=False)}
+
+
 def rows_of(client: Client) -> set[ObjectKey]:
     """Return the keys of all objects of the catalog's realm."""
     store = client.session.catalog.references.store
@@ -52,10 +88,11 @@ def rows_of(client: Client) -> set[ObjectKey]:
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
-    """A client of a catalog with the table `db.t`, and no garbage."""
+    """A client of a catalog with the tables `db.t` and `db.other`, and no garbage."""
     client = opened(tmp_path)
     client.namespace("db")
     client.create("t")
+    client.create("other")
     call(client.session, "sweep")
     yield client
     client.session.close()
@@ -67,10 +104,7 @@ def test_what_a_dead_process_leaves_is_removed_and_its_request_can_be_repeated(
 ) -> None:
     warehouse, key = tmp_path / "warehouse", new_key()
     files, stored, before = files_below(warehouse), rows_of(client), client.load()
-    process = multiprocessing.get_context("spawn").Process(target=die_after, args=(step, tmp_path, key))
-    process.start()
-    process.join(PATIENCE_S)
-    assert process.exitcode == -signal.SIGKILL
+    dead(die_after, step, tmp_path, key)
     left_files, left_rows = files_below(warehouse) - files, rows_of(client) - stored
     assert [name.endswith(".metadata.json") for name in left_files] == [True] * (step >= 4)
     assert bool(left_rows) == (step == 5)
@@ -78,11 +112,58 @@ def test_what_a_dead_process_leaves_is_removed_and_its_request_can_be_repeated(
 
     call(client.session, "sweep")
     assert rows_of(client) == stored
-    for name in files | left_files:
-        age(warehouse / name, days=4)
-    removed = call(client.session, "remove_orphans", dry_run=False)
-    assert {local_path(row[0]) for row in removed} == {warehouse / name for name in left_files}
+    assert removed_files(client, warehouse) == {warehouse / name for name in left_files}
     assert files_below(warehouse) == files
 
     assert client.commit("t", set_properties(by="the repeat"), key=key).status == 200
     assert client.load()["metadata"]["properties"]["by"] == "the repeat"
+
+
+def test_an_intent_of_a_dead_process_that_nobody_carried_out_is_removed(
+    client: Client, tmp_path: Path
+) -> None:
+    warehouse, key = tmp_path / "warehouse", new_key()
+    files, stored, before = files_below(warehouse), rows_of(client), client.load()
+    dead(publish_and_die, tmp_path, key)
+    (slot,) = client.session.catalog.head().head.slots
+    assert rows_of(client) - stored == {ObjectKey(slot.following)}
+    left_files = files_below(warehouse) - files
+    assert [name.endswith(".metadata.json") for name in left_files] == [True]
+
+    call(client.session, "sweep")
+    assert rows_of(client) == stored
+    assert removed_files(client, warehouse) == {warehouse / name for name in left_files}
+    assert files_below(warehouse) == files
+    assert client.load() == before
+
+    for number in range(SLOT_COMMITS + 2):
+        client.set("other", number=str(number))
+    assert client.session.catalog.head().head.slots == ()
+    assert client.load() == before
+    assert client.commit("t", set_properties(by="the repeat"), key=key).status == 200
+    assert client.load()["metadata"]["properties"]["by"] == "the repeat"
+
+
+def test_only_the_intent_of_a_dead_process_is_removed_if_another_one_carried_it_out(
+    client: Client, tmp_path: Path
+) -> None:
+    warehouse, key = tmp_path / "warehouse", new_key()
+    files, stored = files_below(warehouse), rows_of(client)
+    dead(publish_and_die, tmp_path, key)
+    (slot,) = client.session.catalog.head().head.slots
+    (left_file,) = files_below(warehouse) - files
+    client.set("other", by="the living")
+    after = client.load()
+    assert after["metadata"]["properties"]["by"] == "the dead"
+    assert after["metadata-location"].endswith(left_file)
+
+    kept = files_below(warehouse)
+    call(client.session, "sweep")
+    assert removed_files(client, warehouse) == set()
+    assert files_below(warehouse) == kept
+    assert ObjectKey(slot.following) not in rows_of(client)
+    assert client.load() == after
+    store = client.session.catalog.references.store
+    assert check_references(store.backend, store.realm) > len(stored)
+    assert client.commit("t", set_properties(by="the dead"), key=key).status == 200  # the repeat
+    assert client.load() == after

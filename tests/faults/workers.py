@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from itertools import count
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from polaris_spark.ids import unpack
 from polaris_spark.system.leases import NodeRecord
 from polaris_spark.system.stores import system_references
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
-from tests.faults.checking import acknowledged
+from tests.faults.checking import acknowledged, events
 from tests.faults.working import PRINCIPAL, Plan, start
 from tests.rest.client import connect
 
@@ -47,10 +47,23 @@ class Workers:
         for _ in range(processes):
             self.start()
 
-    def start(self, *, knows_intents: bool = True) -> int:
-        """Start one more process, and return its number."""
+    def start(self, *, knows_intents: bool = True, stops_at: str = "", by: int = signal.SIGKILL) -> int:
+        """Start one more process, and return its number.
+
+        Args:
+            stops_at: step at which the process sends itself the signal `by` (`Plan.stops_at`).
+        """
         number = next(self._numbers)
-        plan = Plan(self.uri, self.folder, number, self.seed, TABLES, knows_intents=knows_intents)
+        plan = Plan(
+            self.uri,
+            self.folder,
+            number,
+            self.seed,
+            TABLES,
+            knows_intents=knows_intents,
+            stops_at=stops_at,
+            signal=by,
+        )
         self.running[number] = start(plan)
         return number
 
@@ -96,7 +109,7 @@ class Workers:
         try:
             yield
         finally:
-            os.kill(pid, signal.SIGCONT)
+            self.go_on(number)
 
     def kill_one(self, victim: int | None = None) -> int:
         """Kill a process at a random moment and start another; the number of the dead one.
@@ -106,12 +119,64 @@ class Workers:
         """
         time.sleep(self.rng.uniform(0.0, 0.25))
         victim = self.other() if victim is None else victim
-        process = self.running.pop(victim)
-        process.kill()
-        process.join()
-        assert process.exitcode == -9, self.tail(victim)
+        self.kill(victim)
         self.start()
         return victim
+
+    def kill(self, number: int) -> None:
+        """Kill a process now."""
+        process = self.running.pop(number)
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL, self.tail(number)
+
+    def wait_for_stop(self, number: int) -> float:
+        """Wait until a process has sent itself its signal (`start`). Return the time on the monotonic clock, in s.
+        If the process was killed, it no longer counts as running."""
+        stops: list[dict[str, Any]] = []
+
+        def has_stopped() -> bool:
+            lives = self.running[number].is_alive()
+            stops[:] = [event for event in self._events(number) if event["event"] == "stops"]
+            assert stops or lives, self.tail(number)
+            return bool(stops)
+
+        wait_until(has_stopped, f"process {number} stops", every_s=0.02)
+        if stops[0]["signal"] == signal.SIGKILL:
+            process = self.running.pop(number)
+            process.join(PATIENCE_S)
+            assert process.exitcode == -signal.SIGKILL, self.tail(number)
+        return float(stops[0]["at"])
+
+    def go_on(self, number: int) -> None:
+        """Let a process continue that was stopped by SIGSTOP."""
+        pid = self.running[number].pid
+        assert pid is not None
+        os.kill(pid, signal.SIGCONT)
+
+    def longest_request(self, since: float, *, but: int) -> float:
+        """Return the duration, in seconds, of the longest request of the running processes that has no answer yet, or
+        that was answered after `since`.
+
+        Args:
+            but: a process that does not count.
+        """
+        now, longest = time.monotonic(), 0.0
+        for number in self.running.keys() - {but}:
+            sent: dict[str, float] = {}
+            for event in self._events(number):
+                if event["event"] == "sent":
+                    sent[event["key"]] = event["at"]
+                elif event.get("key") in sent:
+                    begun = sent.pop(event["key"])
+                    if event["at"] >= since:
+                        longest = max(longest, event["at"] - begun)
+            longest = max([longest, *(now - begun for begun in sent.values())])
+        return longest
+
+    def _events(self, number: int) -> Iterator[dict[str, Any]]:
+        path = self.folder / f"journal-{number}"
+        return events(path) if path.exists() else iter(())
 
     def stop(self) -> None:
         """Let all processes finish their work and end."""

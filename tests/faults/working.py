@@ -10,16 +10,20 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from polaris_spark.commits.applier import Applied, Decision
 from polaris_spark.commits.handover import Handover
-from polaris_spark.commits.intents import Intents
+from polaris_spark.commits.intents import Intents, Published
+from polaris_spark.commits.publication import Outcome, Publication
 from polaris_spark.commits.retry import Turns
+from polaris_spark.commits.rows import Head
 from polaris_spark.errors import OutcomeUnknownError, TryAgainError
 from tests.forking import context, preload
 from tests.rest.client import Client, connect, new_key, set_properties, table, table_request, tables
@@ -47,6 +51,9 @@ class Plan(NamedTuple):
     threads: int = 2
     knows_intents: bool = True
     """Whether the process may carry out changes of others, and hand its own over."""
+    stops_at: str = ""
+    """Step of group commit across processes at which the process gets `signal`, once; empty for none (`STEPS`)."""
+    signal: int = signal.SIGKILL
 
     @property
     def journal(self) -> Path:
@@ -60,14 +67,15 @@ class Plan(NamedTuple):
 
 
 class Journal:
-    """A file of lines. A line is on disk when `write` returns. Thread-safe."""
+    """A file of lines. Each has the time of the machine's monotonic clock in seconds. A line is on disk when `write`
+    returns. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def write(self, **event: Any) -> None:
         """Append one event."""
-        os.write(self._file, json.dumps(event).encode() + b"\n")
+        os.write(self._file, json.dumps({**event, "at": time.monotonic()}).encode() + b"\n")
         os.fsync(self._file)
 
 
@@ -90,6 +98,8 @@ def work(plan: Plan) -> None:
     journal = Journal(plan.journal)
     if not plan.knows_intents:
         _forget_intents()
+    if plan.stops_at:
+        _stop_at(plan.stops_at, plan.signal, journal)
     with opened(plan) as session:
         client = Client(session)
         journal.write(event="open", pid=os.getpid())
@@ -110,6 +120,71 @@ def _forget_intents() -> None:
     Handover.base_for_intent = lambda self, *, lost: None  # type: ignore[method-assign]
     Intents.decide = lambda self, applied, published, *, competing: None  # type: ignore[method-assign]
     Turns.has_strangers = lambda self, head: True  # type: ignore[method-assign]  # always takes turns
+
+
+def _stop_as_owner(stop: Callable[[], None]) -> None:
+    """Call `stop` as soon as this process has published changes as an intent."""
+    publish = Intents.publish
+
+    def publish_and_stop(self: Intents, published: Published, head: Head, *, write: bool = False) -> None:
+        publish(self, published, head, write=write)
+        if published.parts:
+            stop()
+
+    Intents.publish = publish_and_stop  # type: ignore[method-assign]
+
+
+def _stop_before_swap(stop: Callable[[], None]) -> None:
+    """Call `stop` before the swap of a commit that carries out an intent of another process."""
+    publish, decide = Publication.publish, Intents.decide
+    newest: list[Decision] = []
+
+    def decide_and_note(
+        self: Intents, applied: Applied, published: Published | None, *, competing: bool
+    ) -> None:
+        decide(self, applied, published, competing=competing)
+        assert applied.decision is not None
+        newest[:] = [applied.decision]
+
+    def stop_and_publish(self: Publication) -> Outcome:
+        if newest and newest[0].intents:
+            stop()
+        return publish(self)
+
+    Intents.decide = decide_and_note  # type: ignore[method-assign]
+    Publication.publish = stop_and_publish  # type: ignore[method-assign]
+
+
+def _stop_after_swap(stop: Callable[[], None]) -> None:
+    """Call `stop` after the swap of a commit that carries out an intent of another process, before it is answered."""
+    committed = Intents.committed
+
+    def stop_and_answer(self: Intents, decision: Decision, publication: Publication) -> None:
+        if decision.intents:
+            stop()
+        committed(self, decision, publication)
+
+    Intents.committed = stop_and_answer  # type: ignore[method-assign]
+
+
+STEPS: Final = {
+    "after it published an intent": _stop_as_owner,
+    "before a swap that carries out an intent": _stop_before_swap,
+    "after a swap that carries out an intent": _stop_after_swap,
+}
+"""Steps of group commit across processes: functions that make this process call another function at the step."""
+
+
+def _stop_at(step: str, number: int, journal: Journal) -> None:
+    """Make this process send itself a signal at a step, the first time that it gets there."""
+    begun = threading.Lock()
+
+    def stop() -> None:
+        if begun.acquire(blocking=False):
+            journal.write(event="stops", signal=number)
+            os.kill(os.getpid(), number)
+
+    STEPS[step](stop)
 
 
 def repeat(plan: Plan, requests: Sequence[dict[str, Any]]) -> None:

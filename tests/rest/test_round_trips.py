@@ -107,6 +107,21 @@ def _refuse(*_: object) -> None:
     raise AssertionError("the row is read")
 
 
+@pytest.mark.parametrize(("changed", "reads"), [("theirs", 2), ("mine", 3)])
+def test_an_overtaken_commit_reads_no_more_though_others_made_many_commits(
+    store_of_two: tuple[Client, Callable[[str], None]], changed: str, reads: int
+) -> None:
+    mine, change_elsewhere = store_of_two
+    with counted(mine.session.connection.backend) as traffic:
+        for round, commits in enumerate([1, 20, 40]):
+            for _ in range(commits):
+                change_elsewhere(changed)
+            traffic.clear()
+            mine.set("mine", round=str(round))
+            assert traffic.object_reads <= reads  # the newest commit, the table, and the table's pieces
+            assert traffic.round_trips <= reads + 2
+
+
 def test_a_merge_reads_no_more_after_many_branches_were_merged(catalog: Client) -> None:
     catalog.create()
     session, needed = catalog.session, list[int]()
