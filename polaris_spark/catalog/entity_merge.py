@@ -8,6 +8,7 @@ contents of tables, in `table_merge`.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
@@ -19,6 +20,7 @@ from polaris_spark.catalog.contents import (
     Prepared,
     content_of,
     holdings_of,
+    metadata_file,
     occupy,
     same_places,
 )
@@ -40,6 +42,7 @@ from polaris_spark.catalog.entities import (
     remove_entity,
     table_key,
 )
+from polaris_spark.catalog.kept_snapshots import adds_only_snapshots, with_kept_snapshots
 from polaris_spark.catalog.locations import Holdings
 from polaris_spark.catalog.materialized_views import (
     STORAGE,
@@ -48,6 +51,7 @@ from polaris_spark.catalog.materialized_views import (
     require_no_view,
 )
 from polaris_spark.catalog.merge_base import Ancestry
+from polaris_spark.catalog.metadata.metadata_paths import metadata_location
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.rows import (
     IDS,
@@ -502,6 +506,7 @@ class MergeRun:
 
     def _place(self, step: Step) -> None:
         """Put an entity under its new name with its new content."""
+        step = self._with_kept_snapshots(step)
         old, new, state = step.old, step.new, self.state
         assert new is not None
         if old != new:
@@ -534,6 +539,34 @@ class MergeRun:
         else:
             self._merge_table(step)
 
+    def _with_kept_snapshots(self, step: Step) -> Step:
+        """Return a step that takes a table as it is in the other state, with the snapshots that the branch keeps
+        (`kept_snapshots`). A transaction removes snapshots only if its requests say so. A storage table stays as its
+        materialized view describes it."""
+        old, new, state = step.old, step.new, self.state
+        if old is None or new is None or old.content == new.content or self.difference.begun:
+            return step
+        if decode_key(new.key).kind != TABLE or step.entity_id in self._storage:
+            return step
+        ours, theirs = self._content(old), self._content(new)
+        base = None if step.change.before is None else self._content(step.change.before)
+        if not (isinstance(ours, Table) and isinstance(theirs, Table)) or isinstance(base, Unloaded | View):
+            return step
+        draft = with_kept_snapshots(
+            base, ours, theirs, state, now_ms=self.difference.now, check_time=state.check_time
+        )
+        if draft is None:
+            return step
+        effective = self.context.binding.at(state)
+        where = metadata_location(draft, self.difference.unique)
+        if not state.allows(Table):
+            draft.overflow_bound = math.inf
+        value, objects = draft.freeze(state.new_id, metadata_location=where)
+        state.add_all(objects)
+        if effective.metadata_files:
+            state.write_file(*metadata_file(value, state))
+        return step._replace(new=Version(new.key, state.add(value)))
+
     def _merge_table(self, step: Step) -> None:
         """Merge the contents of a table that both sides changed."""
         state, change, now = self.state, self.change, self.difference.now
@@ -545,6 +578,11 @@ class MergeRun:
         if any(isinstance(table, Unloaded) for table in tables):
             raise _Conflict("its imported metadata is not loaded yet; load it first, with load_imported")
         versions = Versions(*(table for table in tables if isinstance(table, Table)))
+        by_parts = self.difference.restores or self.difference.begun
+        if not by_parts and adds_only_snapshots(versions.base, versions.ours, state):
+            taken = Step(step.entity_id, new, Version(new.key, theirs.content), step.change, "changed")
+            self._place(taken)
+            return
         effective = self.context.binding.at(state)
         path, _, name = decode_key(new.key)
         try:
