@@ -20,7 +20,14 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import OAuthError
 
 import polaris_spark
-from polaris_spark.access.changes import AlterPrincipal, CreatePrincipal, DropPrincipal, ReplaceCredentials
+from polaris_spark.access.changes import (
+    AlterPrincipal,
+    Assign,
+    CreatePrincipal,
+    DropPrincipal,
+    ReplaceCredentials,
+    RoleName,
+)
 from polaris_spark.access.credentials import Credentials
 from polaris_spark.access.rows import ACCESS
 from polaris_spark.access.token_keys import token_keys
@@ -360,6 +367,25 @@ def test_a_rotation_that_keeps_the_old_secret_keeps_its_tokens(server: Server, r
     time_left = ask(server, {**form, "client_secret": old.secret.reveal()})[2]["expires_in"]
     assert 0 < time_left <= 60
     assert status_of(server, before["access_token"]) == 200
+
+
+def test_an_exchange_gives_no_more_time_and_no_revoked_roles(server: Server, realm: Realm) -> None:
+    old, new = (Credentials("brief-id", Secret(f"{text}-secret-of-brief")) for text in ("old", "new"))
+    realm.change(CreatePrincipal, "brief", old)
+    for role in ("reader", "writer"):
+        realm.change(Assign, RoleName(role), principal="brief")
+    form = {"grant_type": "client_credentials", "client_id": "brief-id", "client_secret": old.secret.reveal()}
+    both = ask(server, {**form, "scope": "PRINCIPAL_ROLE:reader PRINCIPAL_ROLE:writer"})[2]["access_token"]
+    realm.change(Assign, RoleName("writer"), principal="brief", revoke=True)
+    realm.change(ReplaceCredentials, "brief", new, keep_old_ms=60_000)
+    status, _, answer = ask(server, exchange_form(both))
+    assert (status, answer["scope"]) == (200, "PRINCIPAL_ROLE:reader")
+    assert answer["expires_in"] <= 60
+    status, _, answer = ask(server, exchange_form(both, scope="PRINCIPAL_ROLE:writer"))
+    assert (status, answer["error"]) == (400, "invalid_scope")
+    realm.change(Assign, RoleName("reader"), principal="brief", revoke=True)
+    status, _, answer = ask(server, exchange_form(both))
+    assert (status, answer["error"]) == (400, "invalid_scope")
 
 
 def test_all_tokens_can_be_revoked(tmp_path: Path) -> None:
