@@ -57,7 +57,7 @@ from polaris_spark.names import problem_of
 from polaris_spark.rest.access import Caller, Role
 from polaris_spark.rest.catalog_rules import realm_catalogs
 from polaris_spark.rest.handler import ROUTER, STATE_HEADER, Unmodified, handle
-from polaris_spark.rest.permissions import NOTHING_ASKED, Permissions, check
+from polaris_spark.rest.permissions import NOTHING_ASKED, Permissions, check, require_again
 from polaris_spark.rest.request import PendingResponse, Response
 from polaris_spark.rest.router import Router
 from polaris_spark.store.cache import process_cache
@@ -284,7 +284,7 @@ class Session:
         try:
             yield TransactionSession(self, begun)
             self.serving.require()
-            self.permissions()  # refuses a principal that was revoked meanwhile
+            self.require_again(begun)
             try:
                 transactions.commit(begun, operation)
             except OutcomeUnknownError:
@@ -361,6 +361,17 @@ class Session:
         subject = rules.subject(self.principal, now, self.roles, rotating=rotating)
         head = self.catalog.head()
         return Permissions(rules, subject, self.catalog, head, self.catalog.newest(head))
+
+    def require_again(self, transaction: Transaction) -> None:
+        """Check again, before the commit of a transaction, what its requests needed.
+
+        Raises:
+            ForbiddenError: the session's principal has lost a privilege since then.
+            NotAuthorizedError: the principal is no longer active.
+        """
+        found = self.derive(catalog=transaction.parent).permissions()
+        if found is not None:
+            require_again(found, transaction)
 
     def require_verified(self) -> None:
         """Refuse a session that has not logged in.
