@@ -209,9 +209,8 @@ def verify_token(head: CommitReader, realm: str, token: str, now_ms: int) -> Ver
     )
 
 
-def log_in_by_token(access: AccessControl, realm: str, token: Secret) -> tuple[str, frozenset[str] | None]:
-    """Return the principal of a token that a server of the realm issued, and the names of the principal roles to which
-    the token is limited (None: all).
+def log_in_by_token(access: AccessControl, realm: str, token: Secret) -> VerifiedToken:
+    """Return the verified contents of a token that a server of the realm issued.
 
     Raises:
         NotAuthorizedError: the token is not accepted, or no server of the realm issued it.
@@ -223,7 +222,7 @@ def log_in_by_token(access: AccessControl, realm: str, token: Secret) -> tuple[s
             f"the property 'token' is not a token that a server of realm {realm!r} issued; sessions without a server "
             "accept only such tokens"
         )
-    return found.principal.name, found.roles
+    return found
 
 
 def issuer_of(realm: str) -> str:

@@ -51,9 +51,9 @@ class Caller(NamedTuple):
     is_verified: bool = False
     """Whether credentials or a token have proven that the caller is this principal. Otherwise the name is only a claim,
     which a realm with access control does not accept."""
-    valid_from: int | None = None
-    """`Principal.valid_from` when the caller's token was issued, in milliseconds since 1970; None if unknown. It
-    changes when the credentials are reset."""
+    secret: int | None = None
+    """Time at which the secret was made with which the caller logged in (`HashedSecret.created`), in milliseconds since
+    1970; None if the caller logged in without a secret of the principal."""
 
     @property
     def is_local(self) -> bool:

@@ -127,8 +127,8 @@ class Session:
         self.access = access
         self.roles = roles
         self.is_verified = is_verified
-        self.valid_from: int | None = None
-        """As `Caller.valid_from`, in a session of an HTTP client."""
+        self.secret: int | None = None
+        """As `Caller.secret`."""
         self.connection = connection
         self.catalog = catalog
         self.serving = connection.serving(properties.realm, catalog.references.store.realm)
@@ -256,7 +256,7 @@ class Session:
         )
         found._share(self)
         if found.principal == self.principal:
-            found.valid_from = self.valid_from
+            found.secret = self.secret
         return found
 
     def _share(self, other: Session) -> None:
@@ -539,7 +539,7 @@ def _open(
     if properties.as_of:
         catalog = catalog_as_of(catalog, properties.as_of)
         catalog.bound = True
-    return Session(
+    session = Session(
         properties,
         connection,
         catalog,
@@ -549,6 +549,8 @@ def _open(
         roles=login.roles,
         is_verified=login.is_verified,
     )
+    session.secret = login.secret
+    return session
 
 
 def _references(
@@ -616,6 +618,8 @@ class Login(NamedTuple):
     """Names of the principal roles to which the session is limited; None for all."""
     is_verified: bool
     """Whether the principal has logged in, because the realm has access control."""
+    secret: int | None = None
+    """As `Caller.secret`."""
 
 
 def logged_in(properties: Properties, access: AccessControl, claimed: str) -> Login:
@@ -636,20 +640,22 @@ def logged_in(properties: Properties, access: AccessControl, claimed: str) -> Lo
     if properties.token is not None:
         from polaris_spark.access.tokens import log_in_by_token  # needs libraries that are optional
 
-        found, roles = log_in_by_token(access, properties.realm, properties.token)
+        token = log_in_by_token(access, properties.realm, properties.token)
+        found, roles, secret = token.principal.name, token.roles, token.secret
     elif properties.credential is None:
         raise NotAuthorizedError(
             "this realm has access control: set the property 'credential' to client_id:client_secret, or to env:NAME, "
             "where NAME is an environment variable that contains it; or set 'token'"
         )
     else:
-        found = access.log_in(properties.credential).name
+        principal, own = access.log_in(properties.credential)
+        found, secret = principal.name, own.created
     if properties.principal is not None and properties.principal != found:
         raise InputError(
             f"the property 'principal' is {properties.principal!r}, but the credentials are those of {found!r}; leave "
             "'principal' out"
         )
-    return Login(found, roles, is_verified=True)
+    return Login(found, roles, is_verified=True, secret=secret)
 
 
 _RULES = 2

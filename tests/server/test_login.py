@@ -424,9 +424,36 @@ def test_a_token_that_was_just_revoked_does_not_rotate_the_credentials(tmp_path:
         body = json.dumps({"arguments": {}, "wait-seconds": 10})
         procedure = "polaris-spark/v1/procedures/rotate_credentials"
         answer = Remote(server.uri, token).request("POST", procedure, None, body)
-        assert "have changed since the token was issued" in answer[2] or answer[0] == 401, answer
+        assert "have changed since the login" in answer[2] or answer[0] == 401, answer
         form = {**credentials_form("ann"), "client_secret": new.secret.reveal()}
         assert ask(server, form)[0] == 200
+
+
+def test_only_a_login_with_the_newest_secret_and_all_roles_rotates_it(server: Server, realm: Realm) -> None:
+    """Otherwise, it could log in for longer, or with more roles."""
+    old, new = (Credentials("thrice-id", Secret(f"{text}-secret-of-thrice")) for text in ("old", "new"))
+    realm.change(CreatePrincipal, "thrice", old)
+    realm.change(Assign, RoleName("reader"), principal="thrice")
+    realm.change(Assign, RoleName("service_admin"), principal="thrice")
+    realm.change(ReplaceCredentials, "thrice", new, keep_old_ms=60_000)
+    body = json.dumps({"arguments": {}, "wait-seconds": 10})
+
+    def rotate(token: str) -> tuple[int, str]:
+        procedure = "polaris-spark/v1/procedures/rotate_credentials"
+        status, _, answer = Remote(server.uri, token).request("POST", procedure, None, body)
+        return status, answer
+
+    def token(of: Credentials, **more: str) -> str:
+        given = {"client_id": of.client_id, "client_secret": of.secret.reveal()}
+        status, _, answer = ask(server, {"grant_type": "client_credentials", **given, **more})
+        assert status == 200, answer
+        return str(answer["access_token"])
+
+    status, answer = rotate(token(old))
+    assert (status, "only a login with the newest secret" in answer) == (401, True), answer
+    status, answer = rotate(token(new, scope="PRINCIPAL_ROLE:reader"))
+    assert (status, "all roles of the principal" in answer) == (403, True), answer
+    assert rotate(token(new))[0] == 200
 
 
 def test_concurrent_logins_of_a_client_are_limited(tmp_path: Path) -> None:
@@ -617,7 +644,7 @@ def test_a_token_opens_the_catalog_in_process(
         assert (session.principal, session.roles) == ("ann", {"service_admin"})
         assert session.request("GET", "v1/namespaces")[0] == 200
     with pytest.raises(
-        InputError, match="there is no catalog"
+        InputError, match="does not exist; existing catalogs: none"
     ):  # without the administrator's role, nothing is visible
         opened(realm, token=token_of(server, scope="PRINCIPAL_ROLE:reader"))
 
