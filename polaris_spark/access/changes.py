@@ -218,8 +218,8 @@ class ReplaceCredentials(PrincipalChange):
     ) -> None:
         """
         Args:
-            expected: `Principal.valid_from` when the principal logged in; None for any. If it has changed, the login is
-                no longer accepted.
+            expected: `HashedSecret.created` of the secret with which the principal logged in; None for any. If it is no
+                longer the newest secret, it cannot be replaced by this login.
             credentials: the new secret; its client id must be that of the principal.
             keep_old_ms: time for which the current secret stays valid, in milliseconds.
             is_reset: whether another principal does this, for example because the secret leaked. Then all tokens that
@@ -239,9 +239,11 @@ class ReplaceCredentials(PrincipalChange):
         before, row = self.find(state)
         if row.client_id != self.credentials.client_id:
             raise BadRequestError(f"principal {self.name!r} has another client id than the new credentials")
-        if self.expected not in (None, row.valid_from):
+        newest = row.secrets[0].created if row.secrets else 0
+        if self.expected not in (None, newest):
             raise NotAuthorizedError(
-                f"the credentials of {self.name!r} have changed since the token was issued"
+                f"the credentials of {self.name!r} have changed since the login; only a login with the newest secret "
+                "can replace it"
             )
         if self._secret is None:
             self._secret = hashed(self.credentials.secret, prepared)

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from polaris_spark.access.changes import AccessChange
 from polaris_spark.access.credentials import Credentials
 from polaris_spark.access.reading import access_head, authenticate
-from polaris_spark.access.rows import ACCESS, Principal
+from polaris_spark.access.rows import ACCESS, HashedSecret, Principal
 from polaris_spark.access.rules import Rules
 from polaris_spark.config import Secret
 from polaris_spark.errors import ForbiddenError
@@ -108,8 +108,8 @@ class AccessControl:
         finally:
             changed()
 
-    def log_in(self, credential: Secret) -> Principal:
-        """Return the principal with these credentials.
+    def log_in(self, credential: Secret) -> tuple[Principal, HashedSecret]:
+        """Return the principal with these credentials, and its stored secret.
 
         Args:
             credential: text of the form `client_id:client_secret`.

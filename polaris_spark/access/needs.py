@@ -16,6 +16,7 @@ class On(Enum):
     REALM = "the realm"
     CATALOG = "the catalog"
     BRANCH = "the branch"
+    AREA = "the branch of the staging area"
     NAMESPACE = "the namespace"
     LISTED = "the parent namespace, or the catalog"
     """The namespace in the query parameter `parent`. Without the privilege, the list contains only the namespaces that

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from polaris_spark.access.credentials import verify
+from polaris_spark.access.credentials import matching
 from polaris_spark.access.rows import (
     ACCESS,
     ASSIGNMENTS,
@@ -13,6 +13,7 @@ from polaris_spark.access.rows import (
     PRINCIPALS,
     ROLES,
     CatalogRole,
+    HashedSecret,
     Principal,
     PrincipalRole,
     catalog_role_key,
@@ -77,8 +78,10 @@ def find_role(
     return head.store.get(found.pointer, CatalogRole)
 
 
-def authenticate(head: CommitReader, client_id: str, secret: str, now_ms: int) -> Principal:
-    """Return the principal with these credentials.
+def authenticate(
+    head: CommitReader, client_id: str, secret: str, now_ms: int
+) -> tuple[Principal, HashedSecret]:
+    """Return the principal with these credentials, and its stored secret.
 
     Args:
         head: a commit of the reference `access`.
@@ -88,9 +91,10 @@ def authenticate(head: CommitReader, client_id: str, secret: str, now_ms: int) -
             which.
     """
     found = find_client(head, client_id)
-    if not verify(found, secret, now_ms) or found is None:
+    own = matching(found, secret, now_ms)
+    if own is None or found is None:
         raise NotAuthorizedError("the credentials are not valid: check client id and client secret")
-    return found
+    return found, own
 
 
 def roles_of(head: CommitReader, principal: Principal) -> frozenset[str]:

@@ -1,8 +1,9 @@
 """Access tokens that the servers of a realm issue: signed JWTs (RFC 9068) that name a principal and its roles.
 
 A token is accepted as long as the key that signed it is in the realm's rows, it has not expired, and the principal is
-active and has the credentials with which the token was issued. So a token becomes invalid when the principal's
-credentials are rotated or reset, or the principal is revoked or dropped.
+active and has the secret with which it logged in for the token. So a token becomes invalid when the principal's
+credentials are rotated or reset, or the principal is revoked or dropped. If a rotation keeps the old secret for some
+time, then the tokens that were issued for the old secret end with it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import math
 import secrets
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote, unquote
 
 import jwt
 
@@ -24,7 +26,7 @@ from polaris_spark.access.jwts import (
     verified_claims,
 )
 from polaris_spark.access.reading import find_principal
-from polaris_spark.access.rows import Principal
+from polaris_spark.access.rows import HashedSecret, Principal
 from polaris_spark.access.token_keys import (
     ALGORITHM,
     MAX_LIFETIME_MS,
@@ -49,6 +51,9 @@ ALL: Final = "PRINCIPAL_ROLE:ALL"
 DEFAULT_SCOPE: Final = "catalog"
 """Scope that Iceberg's clients send if none is configured. It means the same as no scope."""
 
+_UNQUOTED: Final = "!#$&'()*+,-./:;<=>?@[]^_`{|}~"
+"""Characters other than letters and digits that a scope can contain (RFC 6749, 3.3), except the percent sign."""
+
 _SKEW_SECONDS: Final = 5
 _MAX_ROLES: Final = 100
 
@@ -63,6 +68,9 @@ class VerifiedToken(NamedTuple):
     """Time after which the token is not valid, in seconds since 1970."""
     until: float
     """Latest expiry time of tokens that are exchanged for this one, in seconds since 1970."""
+    secret: int | None
+    """`HashedSecret.created` of the secret with which the principal logged in, in milliseconds since 1970; None if it
+    logged in without one, by a token of another issuer."""
 
 
 class TokenIssuer:
@@ -93,20 +101,26 @@ class TokenIssuer:
         self._operation = operation
         self._lifetime = lifetime_seconds
 
-    def verify(self, head: CommitReader, token: str) -> None:
-        """Check a token that a server of the realm has issued by a commit of the reference `access`.
+    def verify(self, head: CommitReader, token: str) -> VerifiedToken:
+        """Return the verified contents of a token that a server of the realm has issued.
 
+        Args:
+            head: a commit of the reference `access`.
         Raises:
             NotAuthorizedError: the token is not accepted.
         """
-        if verify_token(head, self._realm, token, self._references.clock.now_ms()) is None:
+        found = verify_token(head, self._realm, token, self._references.clock.now_ms())
+        if found is None:
             raise NotAuthorizedError("the token is of another issuer")
+        return found
 
     def issue(
         self,
         head: CommitReader,
         principal: Principal,
         roles: frozenset[str] | None,
+        *,
+        secret: int | None,
         until: float = math.inf,
     ) -> tuple[str, int]:
         """Issue a token.
@@ -114,17 +128,26 @@ class TokenIssuer:
         Args:
             head: a commit of the reference `access`.
             roles: names of the principal roles to which the token is limited; None for all.
+            secret: `HashedSecret.created` of the secret with which the principal logged in, in milliseconds since
+                1970; None if it logged in without one.
             until: latest expiry time of this token and of tokens that are exchanged for it, in seconds since 1970.
         Returns:
             the token, and its lifetime in seconds.
+        Raises:
+            BadRequestError: the token would have too many roles, or would be too long.
+            NotAuthorizedError: the principal no longer has the secret.
         """
+        if roles is not None and len(roles) > _MAX_ROLES:
+            raise BadRequestError(f"the token would have more than {_MAX_ROLES} roles; ask for fewer roles")
         key = signing_key(self._references, head, self._server_key, self._operation)
         now = self._references.clock.now_ms() // 1_000
         expires = now + self._lifetime
         if until < expires:
             expires = int(until)
-        if principal.expires:
-            expires = min(expires, principal.expires // 1_000)
+        ends = [principal.expires]
+        if secret is not None:
+            ends.append(_secret(principal, secret, now * 1_000).expires)
+        expires = min([expires, *(one // 1_000 for one in ends if one)])
         token = _signed(
             key,
             {
@@ -138,6 +161,7 @@ class TokenIssuer:
                 "exp": expires,
                 "jti": secrets.token_hex(16),
                 **({} if until == math.inf else {"until": until}),
+                **({} if secret is None else {"sec": secret}),
             },
         )
         if len(token) > MAX_TOKEN:
@@ -168,12 +192,25 @@ def verify_token(head: CommitReader, realm: str, token: str, now_ms: int) -> Ver
     expires = check_times(claims, now, _SKEW_SECONDS)
     if claims.get("iss") != issuer or not has_audience(claims, frozenset([issuer])):
         raise NotAuthorizedError("the token is for another realm")
-    return VerifiedToken(_principal(head, claims, now_ms), _roles(claims), expires, _until(claims))
+    principal, secret = _principal(head, claims, now_ms), claims.get("sec")
+    if isinstance(secret, int):
+        _secret(principal, secret, now_ms)
+    else:
+        secret = None
+    until = claims.get("until")
+    # Without a secret, the token is of another issuer's login, which has an end, or of an earlier release.
+    latest = math.inf if secret is not None else expires
+    return VerifiedToken(
+        principal,
+        _roles(claims),
+        expires,
+        float(until) if isinstance(until, (int, float)) else latest,
+        secret,
+    )
 
 
-def log_in_by_token(access: AccessControl, realm: str, token: Secret) -> tuple[str, frozenset[str] | None]:
-    """Return the principal of a token that a server of the realm issued, and the names of the principal roles to which
-    the token is limited (None: all).
+def log_in_by_token(access: AccessControl, realm: str, token: Secret) -> VerifiedToken:
+    """Return the verified contents of a token that a server of the realm issued.
 
     Raises:
         NotAuthorizedError: the token is not accepted, or no server of the realm issued it.
@@ -185,7 +222,7 @@ def log_in_by_token(access: AccessControl, realm: str, token: Secret) -> tuple[s
             f"the property 'token' is not a token that a server of realm {realm!r} issued; sessions without a server "
             "accept only such tokens"
         )
-    return found.principal.name, found.roles
+    return found
 
 
 def issuer_of(realm: str) -> str:
@@ -194,8 +231,15 @@ def issuer_of(realm: str) -> str:
 
 
 def scope_of(roles: frozenset[str] | None) -> str:
-    """Return the scope of a token that is limited to some principal roles; None for all roles."""
-    return ALL if roles is None else " ".join(f"{SCOPE_PREFIX}{role}" for role in sorted(roles))
+    """Return the scope of a token that is limited to some principal roles; None for all roles.
+
+    Characters of names that a scope cannot contain are percent-encoded (RFC 3986), and so is a role named `ALL`.
+    """
+    return ALL if roles is None else " ".join(f"{SCOPE_PREFIX}{_quoted(role)}" for role in sorted(roles))
+
+
+def _quoted(role: str) -> str:
+    return "%41LL" if role == "ALL" else quote(role, _UNQUOTED)
 
 
 def roles_in(scope: str) -> frozenset[str] | None:
@@ -210,7 +254,7 @@ def roles_in(scope: str) -> frozenset[str] | None:
         if one == ALL:
             is_all = True
         elif one.startswith(SCOPE_PREFIX) and len(one) > len(SCOPE_PREFIX):
-            roles.add(one.removeprefix(SCOPE_PREFIX))
+            roles.add(unquote(one.removeprefix(SCOPE_PREFIX)))
         elif one != DEFAULT_SCOPE:
             raise BadRequestError(
                 f"the scope {one[:80]!r} is unknown; write {ALL}, or {SCOPE_PREFIX} and the name of a principal role"
@@ -237,14 +281,21 @@ def _principal(head: CommitReader, claims: Mapping[str, Any], now_ms: int) -> Pr
     return found
 
 
+def _secret(principal: Principal, created: int, now_ms: int) -> HashedSecret:
+    """Return the secret of a principal that was made at the time `created`.
+
+    Raises:
+        NotAuthorizedError: the principal does not have it any more, or it has expired.
+    """
+    for one in principal.secrets:
+        if one.created == created and not 0 < one.expires <= now_ms:
+            return one
+    raise NotAuthorizedError(f"the secret of {principal.name!r} has been replaced since the token was issued")
+
+
 def _roles(claims: Mapping[str, Any]) -> frozenset[str] | None:
     scope = claims.get("scope")
     return roles_in(scope) if isinstance(scope, str) and scope else frozenset()
-
-
-def _until(claims: Mapping[str, Any]) -> float:
-    until = claims.get("until")
-    return float(until) if isinstance(until, (int, float)) else math.inf
 
 
 __all__ = [

@@ -16,6 +16,8 @@ are staged later belong to the next call.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from polaris_spark.catalog.branches import branch_of, create_area
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.differences import changed_entities
@@ -64,9 +66,18 @@ def stage(catalog: Catalog, name: str, operation: Operation) -> tuple[Catalog, b
     return staged, is_new
 
 
-def commit_staged(catalog: Catalog, name: str, operation: Operation, options: Options) -> list[Merged]:
+def commit_staged(
+    catalog: Catalog,
+    name: str,
+    operation: Operation,
+    options: Options,
+    *,
+    require: Callable[[str], None] = lambda _: None,
+) -> list[Merged]:
     """Bring all changes of a staging area to its branch, in one commit.
 
+    Args:
+        require: called with the name of the branch. Raises an error if the caller may not merge into it.
     Raises:
         CheckFailedError: the branch is protected, and a check does not hold in the merged state.
         MergeConflictError: the branch has changed the same things; nothing was changed, and the area stays as it is.
@@ -74,6 +85,7 @@ def commit_staged(catalog: Catalog, name: str, operation: Operation, options: Op
     """
     catalog.require_present()
     target = _target(catalog, name)
+    require(target)
     try:
         onto = catalog_at(catalog, target)
     except NotFoundError as error:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
@@ -106,11 +106,27 @@ def isolation_of(text: str) -> Isolation:
         raise InputError(f"isolation is {text!r}; it must be 'serializable' or 'snapshot'") from None
 
 
+class Needed(NamedTuple):
+    """A privilege that a request of a transaction needed, in a realm with access control."""
+
+    privilege: str
+    chain: tuple[bytes, ...]
+    """The securables on which the privilege suffices."""
+    entities: tuple[int, ...]
+    """Entity ids of the namespaces, tables and views among them."""
+    view: int | None
+    """As `Place.view`."""
+    described: str
+    """The kind and name of the lowest securable, for messages."""
+
+
 class Savepoint(NamedTuple):
     """A state within a transaction to which it can return."""
 
     name: str
     commit: CommitReader
+    needs: int
+    """Number of privileges that the transaction had needed before."""
 
 
 class _Files:
@@ -148,6 +164,8 @@ class Transaction:
         """Name of the state of the transaction."""
         self.reads: list[list[Read]] = []
         """The reads of the transaction, a list for each request."""
+        self.needs: dict[Needed, None] = {}
+        """The privileges that the requests of the transaction needed."""
         self.savepoints: list[Savepoint] = []
         self.operation_id = b""
         """Id of the commit while its outcome is unknown, so that it is carried out once."""
@@ -191,6 +209,13 @@ def readable_head(catalog: CatalogRow, state: str) -> Head | None:
     head = transaction.head.head
     transaction.store.write_own()
     return head
+
+
+def note_needs(state: str, needs: Iterable[Needed]) -> None:
+    """Record privileges that a request in the state of a transaction needed. The commit checks them again."""
+    transaction = _shown.get(state)
+    if transaction is not None:
+        transaction.needs.update(dict.fromkeys(needs))
 
 
 def branch_of_transaction(state: str) -> str | None:
@@ -275,7 +300,7 @@ class Transactions:
         """Set a savepoint. An earlier one of the same name is hidden."""
         with transaction.lock:
             self._require_open(transaction)
-            transaction.savepoints.append(Savepoint(name, transaction.head))
+            transaction.savepoints.append(Savepoint(name, transaction.head, len(transaction.needs)))
 
     def return_to(self, transaction: Transaction, name: str) -> None:
         """Undo all changes since a savepoint. Later savepoints are removed.
@@ -294,6 +319,7 @@ class Transactions:
                 raise BadRequestError(_IN_DOUBT)
             self._close(transaction)
             self._show(transaction, saved[-1].commit)
+            transaction.needs = dict.fromkeys(list(transaction.needs)[: saved[-1].needs])
             del transaction.savepoints[transaction.savepoints.index(saved[-1]) + 1 :]
 
     def _show(self, transaction: Transaction, commit: CommitReader) -> None:

@@ -86,7 +86,7 @@ def call_procedure(_: Catalog, request: Request) -> Response:
         session = session.derive(
             caller.principal, notes=request.notes, roles=caller.roles, is_verified=caller.is_verified
         )
-        session.valid_from = caller.valid_from
+        session.secret = caller.secret
         if not procedure.over_http:
             raise ForbiddenError(
                 f"procedure {procedure.name} cannot be called over HTTP, because it may access catalogs and locations "

@@ -332,12 +332,23 @@ def _replace_credentials(call: Call, arguments: Arguments, *, is_reset: bool) ->
         keep_old_ms=duration_ms("keep_old", keep),
         is_reset=is_reset,
         must_rotate=arguments.get("must_rotate", False),
-        expected=None if is_reset else call.session.valid_from,
+        expected=None if is_reset else call.session.secret,
     )
     return [(name, row.client_id, credentials.secret.reveal())]
 
 
 def rotate(call: Call, arguments: Arguments) -> Rows:
+    """Rotate the caller's credentials. A login without a secret, or with some of the principal's roles only, may not do
+    this: it could log in with the new secret for longer, and with more roles.
+
+    Raises:
+        ForbiddenError: the caller has such a login.
+    """
+    if call.session.secret is None or call.session.roles is not None:
+        raise ForbiddenError(
+            "only a login with the client id and secret, and with all roles of the principal, can rotate the "
+            "credentials"
+        )
     return _replace_credentials(call, arguments, is_reset=False)
 
 

@@ -103,16 +103,17 @@ MERGED: Final = (
 )
 
 
-def reads(parameter: str) -> Needs:
+def reads(parameter: str = "", on: On = On.BRANCH) -> Needs:
     """Return the needs of a procedure that brings the content of another state to a branch. Without them, grants on the
     branch would allow reading content of the other state.
 
     Args:
-        parameter: name of the parameter that names the state.
+        parameter: name of the parameter that names the state; empty for an earlier state of the session's branch.
+        on: `On.AREA` if the parameter names a staging area.
     """
     return (
-        Need("TABLE_READ_DATA", On.BRANCH, parameter=parameter),
-        Need("VIEW_READ_PROPERTIES", On.BRANCH, parameter=parameter),
+        Need("TABLE_READ_DATA", on, parameter=parameter),
+        Need("VIEW_READ_PROPERTIES", on, parameter=parameter),
     )
 
 
@@ -164,7 +165,7 @@ MERGE = Procedure(
 )
 REVERT = Procedure(
     name="revert",
-    needs=(Need("BRANCH_MERGE", On.BRANCH),),
+    needs=(Need("BRANCH_MERGE", On.BRANCH), *reads()),
     comment="Undo commits of a branch by a new commit.",
     parameters=(
         Parameter("commit", "STRING", "the commit, by number, id or time", required=True),

@@ -12,6 +12,7 @@ from polaris_spark.catalog.branches import has_tag
 from polaris_spark.catalog.rows import NAMESPACE, TABLE, VIEW
 from polaris_spark.catalog.states import POINT
 from polaris_spark.jobs.identifiers import levels_named
+from polaris_spark.names import AREA
 from polaris_spark.rest.permissions import NOTHING_ASKED, Named, Permissions, check
 
 if TYPE_CHECKING:
@@ -42,15 +43,17 @@ def require_needs(
     for need in needs:
         if need.when is None or need.when.holds(Asked({}, {}, arguments)):
             _require(permissions, need, arguments)
+    permissions.note()
     return dict(permissions.resolved)
 
 
 def _require(permissions: Permissions, need: Need, arguments: Mapping[str, Any]) -> None:
     catalog = permissions.catalog
     given = arguments.get(need.parameter) if need.parameter else None
-    if need.on is On.BRANCH and given is not None:
+    if need.on in (On.BRANCH, On.AREA) and given is not None:
         id = catalog.row.entity_id
-        given = str(given).partition(POINT)[0]  # the branch of a state
+        # the branch of a state, or the area of that name
+        given = str(given).partition(POINT)[0] if need.on is On.BRANCH else f"{AREA}{given}"
         whole = (securables.catalog(id), securables.REALM)
         # A tag may have the name of a dropped branch, whose grants do not hold for it.
         chain = whole if has_tag(catalog, given) else (securables.branch(id, given), *whole)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from polaris_spark.access.needs import Need, On
-from polaris_spark.jobs.merges import CONFLICTS, KEEP_LOG, MERGED, options
+from polaris_spark.jobs.merges import CONFLICTS, KEEP_LOG, MERGED, options, reads
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 
@@ -22,9 +22,15 @@ def _stage(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]
 
 def _commit_staged(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.staging import commit_staged
+    from polaris_spark.jobs.permission import require_needs
 
     session, chosen = call.session, options(call, arguments)
-    return commit_staged(session.catalog, arguments["name"], session.operation(), chosen)
+
+    def require(target: str) -> None:
+        needs = (Need("BRANCH_MERGE", On.BRANCH, parameter="target"),)
+        require_needs(session, needs, {"target": target})
+
+    return commit_staged(session.catalog, arguments["name"], session.operation(), chosen, require=require)
 
 
 _NAME = Parameter("name", "STRING", "name of the staging area", required=True)
@@ -41,7 +47,7 @@ STAGE = Procedure(
 )
 COMMIT_STAGED = Procedure(
     name="commit_staged",
-    needs=(Need("BRANCH_MERGE", On.BRANCH),),
+    needs=(Need("", On.OWN, why="`BRANCH_MERGE` on the branch of the area"), *reads("name", On.AREA)),
     comment="Bring all changes of a staging area to its branch, in one commit.",
     parameters=(_NAME, *CONFLICTS, KEEP_LOG),
     columns=MERGED,

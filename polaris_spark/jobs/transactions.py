@@ -23,6 +23,7 @@ def _begin(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]
 def _commit(call: Call, _: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     transactions = _transactions(call)
     transaction = transactions.of(call.session.catalog)
+    call.session.require_again(transaction)
     merged = transactions.commit(transaction, call.session.operation())
     parent = transaction.parent.branch
     return [(parent, one.kind, one.name, one.action) for one in merged] or [(parent, None, None, None)]

@@ -14,6 +14,7 @@ from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.listing import Keep
 from polaris_spark.commit_notes import Notes
 from polaris_spark.errors import ForbiddenError, NotAuthorizedError
+from polaris_spark.names import is_transaction
 from polaris_spark.rest.permissions import (
     Permissions,
     check,
@@ -50,9 +51,9 @@ class Caller(NamedTuple):
     is_verified: bool = False
     """Whether credentials or a token have proven that the caller is this principal. Otherwise the name is only a claim,
     which a realm with access control does not accept."""
-    valid_from: int | None = None
-    """`Principal.valid_from` when the caller's token was issued, in milliseconds since 1970; None if unknown. It
-    changes when the credentials are reset."""
+    secret: int | None = None
+    """Time at which the secret was made with which the caller logged in (`HashedSecret.created`), in milliseconds since
+    1970; None if the caller logged in without a secret of the principal."""
 
     @property
     def is_local(self) -> bool:
@@ -143,11 +144,13 @@ def authorize(
     if is_open(needs):
         return catalog.owning(), None
     head = catalog.head()
-    known = None if key is None or catalog.is_fixed else (key, catalog.reference, head.head.commit)
+    is_checked_once = key is not None and not catalog.is_fixed and not is_transaction(catalog.branch)
+    known = (key, catalog.reference, head.head.commit) if is_checked_once else None
     if known is not None and known in subject.allowed:
         return catalog.beginning_at(head), None
     permissions = Permissions(rules, subject, catalog, head, catalog.newest(head))
     keep = check(permissions, needs, asked(), lambda body: list(requests_in(body, find))).keep
+    permissions.note()
     found = catalog.beginning_at(head)
     if known is not None and keep is None:
         if len(subject.allowed) >= _REMEMBERED:

@@ -17,7 +17,8 @@ from polaris_spark.access.privileges import SEES_NAMESPACE, SEES_TABLE, SEES_VIE
 from polaris_spark.access.rules import Rules, Subject
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.entities import NamespaceName, namespace_in, parent_in
-from polaris_spark.catalog.rows import NAMESPACE, TABLE, VIEW, CatalogRow
+from polaris_spark.catalog.rows import IDS, NAMESPACE, TABLE, VIEW, CatalogRow, id_bytes
+from polaris_spark.catalog.transactions import Needed, Transaction, note_needs
 from polaris_spark.commits.state import CommitReader, reading_state
 from polaris_spark.errors import (
     BadRequestError,
@@ -29,6 +30,7 @@ from polaris_spark.errors import (
     PolarisError,
 )
 from polaris_spark.index.keys import decode_key
+from polaris_spark.names import is_transaction
 from polaris_spark.rest.messages import decode
 
 NOTHING_ASKED = Asked({}, {}, None)
@@ -81,6 +83,8 @@ class Permissions:
         self._ways: set[tuple[str, ...]] | None = None
         self.resolved: list[tuple[bytes, int]] = []
         """Keys in the index `names` that were looked up, with the entity ids that were found."""
+        self.needed: list[Needed] = []
+        """The privileges that were required, and that the principal has."""
 
     def place(self, named: Named) -> Place:
         """Return the place of a name, and record the entities that it refers to."""
@@ -153,6 +157,16 @@ class Permissions:
         place = self.place(named)
         if not self.may(privilege, place):
             raise self.refusal(privilege, named, place)
+        self.add(privilege, place, named.described)
+
+    def add(self, privilege: str, place: Place, described: str) -> None:
+        """Record a privilege that was required."""
+        self.needed.append(Needed(privilege, tuple(place.chain), place.entities, place.view, described))
+
+    def note(self) -> None:
+        """If the catalog shows the state of a transaction, record the required privileges for its commit."""
+        if is_transaction(self.catalog.branch):
+            note_needs(self.catalog.branch, self.needed)
 
     def refusal(self, privilege: str, named: Named, place: Place) -> PolarisError:
         """Return the error for something that the principal may not do."""
@@ -170,6 +184,25 @@ class Permissions:
             self.subject.name, privilege, chain
         ):
             raise forbidden(self.subject, privilege, described)
+        self.add(privilege, Place(tuple(chain), exists=True, entities=()), described)
+
+
+def require_again(permissions: Permissions, transaction: Transaction) -> None:
+    """Refuse the commit of a transaction if the principal has lost a privilege that a request of it needed.
+
+    Args:
+        permissions: what the principal may do now, on the branch on which the transaction began.
+    Raises:
+        ForbiddenError: the principal has lost a privilege.
+    """
+    known, own = transaction.begin.index(IDS), transaction.head
+    for need in transaction.needs:
+        place = Place(need.chain, exists=True, entities=need.entities, view=need.view)
+        if permissions.may(need.privilege, place):
+            continue
+        new = [id for id in need.entities if known.get(id_bytes(id)) is None]
+        if permissions.subject.name not in owners_of(own, new):
+            raise forbidden(permissions.subject, need.privilege, need.described)
 
 
 def knows_catalog(rules: Rules, subject: Subject, catalog: CatalogRow) -> bool:
@@ -282,6 +315,7 @@ def _require_id(permissions: Permissions, privilege: str, text: str) -> None:
         raise NoSuchTableError(
             f"Table does not exist: the table with the id {entity:x} was dropped or never existed"
         )
+    permissions.add(privilege, place, f"the table with the id {entity:x}")
 
 
 def _require_above(permissions: Permissions, privilege: str, asked: Asked) -> None:
@@ -289,8 +323,10 @@ def _require_above(permissions: Permissions, privilege: str, asked: Asked) -> No
     lowest existing parent. The error does not say which one this is."""
     name = tuple(asked.body.namespace)
     place = permissions.place(Named(name[:-1]))
+    described = "the parent namespace or the catalog"
     if not permissions.may(privilege, place):
-        raise forbidden(permissions.subject, privilege, "the parent namespace or the catalog")
+        raise forbidden(permissions.subject, privilege, described)
+    permissions.add(privilege, place, described)
 
 
 _LISTED_KIND = {On.LISTED: NAMESPACE, On.LISTED_TABLES: TABLE, On.LISTED_VIEWS: VIEW}

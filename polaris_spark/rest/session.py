@@ -57,7 +57,7 @@ from polaris_spark.names import problem_of
 from polaris_spark.rest.access import Caller, Role
 from polaris_spark.rest.catalog_rules import realm_catalogs
 from polaris_spark.rest.handler import ROUTER, STATE_HEADER, Unmodified, handle
-from polaris_spark.rest.permissions import NOTHING_ASKED, Permissions, check
+from polaris_spark.rest.permissions import NOTHING_ASKED, Permissions, check, require_again
 from polaris_spark.rest.request import PendingResponse, Response
 from polaris_spark.rest.router import Router
 from polaris_spark.store.cache import process_cache
@@ -127,8 +127,8 @@ class Session:
         self.access = access
         self.roles = roles
         self.is_verified = is_verified
-        self.valid_from: int | None = None
-        """As `Caller.valid_from`, in a session of an HTTP client."""
+        self.secret: int | None = None
+        """As `Caller.secret`."""
         self.connection = connection
         self.catalog = catalog
         self.serving = connection.serving(properties.realm, catalog.references.store.realm)
@@ -256,7 +256,7 @@ class Session:
         )
         found._share(self)
         if found.principal == self.principal:
-            found.valid_from = self.valid_from
+            found.secret = self.secret
         return found
 
     def _share(self, other: Session) -> None:
@@ -284,7 +284,7 @@ class Session:
         try:
             yield TransactionSession(self, begun)
             self.serving.require()
-            self.permissions()  # refuses a principal that was revoked meanwhile
+            self.require_again(begun)
             try:
                 transactions.commit(begun, operation)
             except OutcomeUnknownError:
@@ -361,6 +361,17 @@ class Session:
         subject = rules.subject(self.principal, now, self.roles, rotating=rotating)
         head = self.catalog.head()
         return Permissions(rules, subject, self.catalog, head, self.catalog.newest(head))
+
+    def require_again(self, transaction: Transaction) -> None:
+        """Check again, before the commit of a transaction, what its requests needed.
+
+        Raises:
+            ForbiddenError: the session's principal has lost a privilege since then.
+            NotAuthorizedError: the principal is no longer active.
+        """
+        found = self.derive(catalog=transaction.parent).permissions()
+        if found is not None:
+            require_again(found, transaction)
 
     def require_verified(self) -> None:
         """Refuse a session that has not logged in.
@@ -528,7 +539,7 @@ def _open(
     if properties.as_of:
         catalog = catalog_as_of(catalog, properties.as_of)
         catalog.bound = True
-    return Session(
+    session = Session(
         properties,
         connection,
         catalog,
@@ -538,6 +549,8 @@ def _open(
         roles=login.roles,
         is_verified=login.is_verified,
     )
+    session.secret = login.secret
+    return session
 
 
 def _references(
@@ -605,6 +618,8 @@ class Login(NamedTuple):
     """Names of the principal roles to which the session is limited; None for all."""
     is_verified: bool
     """Whether the principal has logged in, because the realm has access control."""
+    secret: int | None = None
+    """As `Caller.secret`."""
 
 
 def logged_in(properties: Properties, access: AccessControl, claimed: str) -> Login:
@@ -625,20 +640,22 @@ def logged_in(properties: Properties, access: AccessControl, claimed: str) -> Lo
     if properties.token is not None:
         from polaris_spark.access.tokens import log_in_by_token  # needs libraries that are optional
 
-        found, roles = log_in_by_token(access, properties.realm, properties.token)
+        token = log_in_by_token(access, properties.realm, properties.token)
+        found, roles, secret = token.principal.name, token.roles, token.secret
     elif properties.credential is None:
         raise NotAuthorizedError(
             "this realm has access control: set the property 'credential' to client_id:client_secret, or to env:NAME, "
             "where NAME is an environment variable that contains it; or set 'token'"
         )
     else:
-        found = access.log_in(properties.credential).name
+        principal, own = access.log_in(properties.credential)
+        found, secret = principal.name, own.created
     if properties.principal is not None and properties.principal != found:
         raise InputError(
             f"the property 'principal' is {properties.principal!r}, but the credentials are those of {found!r}; leave "
             "'principal' out"
         )
-    return Login(found, roles, is_verified=True)
+    return Login(found, roles, is_verified=True, secret=secret)
 
 
 _RULES = 2

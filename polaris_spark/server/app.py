@@ -171,9 +171,7 @@ class Protocol:
             requests.require_local_host(request)
             return Caller(self.catalogs.session.principal)
         login = await self.authentication.login(request)
-        return Caller(
-            login.principal, login.role, roles=login.roles, is_verified=True, valid_from=login.valid_from
-        )
+        return Caller(login.principal, login.role, roles=login.roles, is_verified=True, secret=login.secret)
 
     async def _respond(self, request: Request, route: Match | RequestError, claim: Claim) -> Response:
         # Clients send the request for a token before they have a token.

@@ -26,8 +26,9 @@ class Login(NamedTuple):
     """How the caller logged in: `token`, `issued-token`, `oidc`, `client-credentials`, `token-exchange` or `other`."""
     expires: float = float("inf")
     """Time after which the login is not accepted, in seconds since 1970."""
-    valid_from: int | None = None
-    """`Principal.valid_from` at the time when the token was issued, in milliseconds since 1970; None if unknown."""
+    secret: int | None = None
+    """Time at which the secret was made with which the principal logged in (`HashedSecret.created`), in milliseconds
+    since 1970; None if the principal logged in without a secret."""
     exchangeable_until: float | None = None
     """The token can be exchanged for tokens of the realm that are valid until this time, in seconds since 1970. None if
     it cannot be exchanged."""

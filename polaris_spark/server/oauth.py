@@ -144,8 +144,10 @@ class TokenEndpoint:
                 status=401,
             )
         roles = _asked(form)
-        head, principal, ends = await self._log_in(client, address_of(request), "client-credentials")
-        return await self._issue(request, head, principal, roles, "client-credentials", client.id, until=ends)
+        head, principal, secret = await self._log_in(client, address_of(request), "client-credentials")
+        return await self._issue(
+            request, head, principal, roles, "client-credentials", client.id, secret=secret.created
+        )
 
     async def _exchange(self, request: Request, form: Mapping[str, str]) -> TokenAnswer:
         subject = form.get("subject_token", "")
@@ -161,7 +163,7 @@ class TokenEndpoint:
         client, address = _client_of(request, form), address_of(request)
         if client is not None:
             # A client that authenticates itself may exchange its expired token.
-            head, principal, ends = await self._log_in(client, address, "token-exchange")
+            head, principal, secret = await self._log_in(client, address, "token-exchange")
             login = await self._authentication.try_token(subject)
             if login is not None and login.principal != principal.name:
                 self._authentication.failed(
@@ -171,9 +173,15 @@ class TokenEndpoint:
                     "invalid_grant", "the subject token does not belong to the client's principal"
                 )
             given = None if login is None else login.roles
-            limited = _narrowed(roles, given)
             return await self._issue(
-                request, head, principal, limited, "token-exchange", client.id, until=ends
+                request,
+                head,
+                principal,
+                roles,
+                "token-exchange",
+                client.id,
+                given=given,
+                secret=secret.created,
             )
         actor = form.get("actor_token")
         try:
@@ -185,16 +193,15 @@ class TokenEndpoint:
         if login.exchangeable_until is None:
             raise RefusedError("invalid_grant", "a token of this kind cannot be exchanged")
 
-        def find() -> tuple[CommitReader | None, Principal | None]:
-            head = access_head(self._references)
+        def find() -> tuple[CommitReader | None, Principal | None, int | None]:
+            head, secret = access_head(self._references), None
             if head is not None and login.method == "issued-token":
-                self._issuer.verify(
-                    head, subject
-                )  # it may have been revoked since the rules in memory were read
-            return head, None if head is None else find_principal(head, login.principal)
+                # It may have been revoked since the rules in memory were read.
+                secret = self._issuer.verify(head, subject).secret
+            return head, None if head is None else find_principal(head, login.principal), secret
 
         try:
-            head_now, found = await self._authentication.tokens.run(find)
+            head_now, found, own = await self._authentication.tokens.run(find)
         except NotAuthorizedError as error:
             raise RefusedError("invalid_grant", str(error)) from None
         if head_now is None or found is None or not found.is_active(self._references.clock.now_ms()):
@@ -203,8 +210,10 @@ class TokenEndpoint:
             request,
             head_now,
             found,
-            _narrowed(roles, login.roles),
+            roles,
             "token-exchange",
+            given=login.roles,
+            secret=own,
             until=login.exchangeable_until,
         )
 
@@ -217,29 +226,38 @@ class TokenEndpoint:
         method: str,
         client_id: str | None = None,
         *,
-        until: float,
+        given: frozenset[str] | None = None,
+        secret: int | None,
+        until: float = math.inf,
     ) -> TokenAnswer:
-        def issue() -> tuple[str, int]:
-            unknown = None if roles is None else roles - roles_of(head, principal)
-            if unknown:
-                raise RefusedError(
-                    "invalid_scope", f"the principal does not have the role {min(unknown)[:100]!r}"
-                )
-            return self._issuer.issue(head, principal, roles, until)
+        """Issue a token.
+
+        Args:
+            roles: the roles that the request asks for; None if it names none.
+            given: the roles of the token that is exchanged; None for all roles of the principal.
+            secret, until: as for `TokenIssuer.issue`.
+        Raises:
+            RefusedError: the principal or the other token does not have the roles.
+        """
+
+        def issue() -> tuple[str, int, frozenset[str] | None]:
+            narrowed = _narrowed(roles, given, roles_of(head, principal))
+            return *self._issuer.issue(head, principal, narrowed, secret=secret, until=until), narrowed
 
         try:
-            token, seconds = await self._authentication.tokens.run(issue)
+            token, seconds, narrowed = await self._authentication.tokens.run(issue)
         except BadRequestError as error:
             raise RefusedError("invalid_scope", str(error)) from None
-        login = Login(principal.name, roles, method=method)
+        except NotAuthorizedError as error:
+            raise RefusedError("invalid_grant", str(error)) from None
+        login = Login(principal.name, narrowed, method=method)
         self._authentication.succeeded(address_of(request), login, client_id=client_id)
-        return TokenAnswer(access_token=token, expires_in=seconds, scope=scope_of(roles))
+        return TokenAnswer(access_token=token, expires_in=seconds, scope=scope_of(narrowed))
 
     async def _log_in(
         self, client: _Client, address: str, method: str
-    ) -> tuple[CommitReader, Principal, float]:
-        """Verify a client's secret. Return a commit of the reference `access`, the principal, and when the secret
-        expires, in seconds since 1970.
+    ) -> tuple[CommitReader, Principal, HashedSecret]:
+        """Verify a client's secret. Return a commit of the reference `access`, the principal, and the secret.
 
         Raises:
             RefusedError: the credentials are not accepted.
@@ -291,30 +309,40 @@ class TokenEndpoint:
                 "the credentials are not valid: check client id and client secret",
                 status=401,
             )
-        head, principal, secret = verified
+        _, principal, secret = verified
         self._remembered.put(key, _Verified(principal.entity_id, principal.secrets, secret))
-        return head, principal, secret.expires / 1_000 if secret.expires else math.inf
+        return verified
 
     def close(self) -> None:
         """End the threads."""
         self._verifications.close()
 
 
-def _narrowed(asked: frozenset[str] | None, given: frozenset[str] | None) -> frozenset[str] | None:
-    """Return the roles of a new token that is issued in exchange for another one. It never has more roles than the
-    other one.
+def _narrowed(
+    asked: frozenset[str] | None, given: frozenset[str] | None, assigned: frozenset[str]
+) -> frozenset[str] | None:
+    """Return the roles of a new token; None for all roles of the principal. If it is issued in exchange for another
+    token, it never has more roles than that one. Roles of the other token that the principal no longer has are left
+    out.
 
     Args:
         asked: the roles that the request asks for; None if it names none.
         given: the roles of the other token; None for all roles of the principal.
+        assigned: the roles that the principal has now.
     Raises:
-        RefusedError: the request asks for roles that the other token does not have.
+        RefusedError: the request asks for roles that the principal or the other token does not have, or the principal
+            has none of the roles of the other token.
     """
-    if asked is None:
-        return given
-    if given is not None and not asked <= given:
-        raise RefusedError("invalid_scope", "the scope has roles that the subject token does not have")
-    return asked
+    if asked is not None:
+        if given is not None and not asked <= given:
+            raise RefusedError("invalid_scope", "the scope has roles that the subject token does not have")
+        if not asked <= assigned:
+            missing = min(asked - assigned)
+            raise RefusedError("invalid_scope", f"the principal does not have the role {missing[:100]!r}")
+        return asked
+    if given and not given & assigned:
+        raise RefusedError("invalid_scope", "the principal has none of the roles of the subject token")
+    return None if given is None else given & assigned
 
 
 def _asked(form: Mapping[str, str]) -> frozenset[str] | None:

@@ -48,7 +48,7 @@ class RealmLogins:
             found.roles,
             method="issued-token",
             expires=found.expires,
-            valid_from=found.principal.valid_from,
+            secret=found.secret,
             exchangeable_until=found.until,
         )
 

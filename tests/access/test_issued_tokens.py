@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 
 import polaris_spark
 from polaris_spark.access.bootstrap import bootstrap
+from polaris_spark.access.changes import ReplaceCredentials
+from polaris_spark.access.credentials import Credentials
 from polaris_spark.access.jwts import ExpiredTokenError
 from polaris_spark.access.reading import find_principal
 from polaris_spark.access.rows import ACCESS, TokenKey
@@ -21,7 +24,7 @@ from polaris_spark.access.token_keys import (
     signing_key,
     token_keys,
 )
-from polaris_spark.access.tokens import TokenIssuer, VerifiedToken, verify_token
+from polaris_spark.access.tokens import TokenIssuer, VerifiedToken, scope_of, verify_token
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.config import Secret
@@ -41,12 +44,28 @@ class World:
         self.clock = clock
         bootstrap(references, DONE, "root", None)
 
-    def issue(self, key: ServerKey, realm: str = "default", lifetime: int = 3_600) -> str:
+    def issue(
+        self,
+        key: ServerKey,
+        realm: str = "default",
+        lifetime: int = 3_600,
+        roles: frozenset[str] | None = None,
+        number: int = 0,
+    ) -> str:
+        """Issue a token for the secret of this number; 0 for the newest one."""
         head = self.references.read(ACCESS)
         principal = find_principal(head, "root")
         assert principal is not None
         issuer = TokenIssuer(self.references, realm, key, DONE, lifetime_seconds=lifetime)
-        return issuer.issue(head, principal, None)[0]
+        return issuer.issue(head, principal, roles, secret=principal.secrets[number].created)[0]
+
+    def rotate(self, keep_old_ms: int) -> None:
+        """Replace the secret of `root`."""
+        row = find_principal(self.references.read(ACCESS), "root")
+        assert row is not None
+        new = Credentials.new(row.client_id)
+        change = ReplaceCredentials(self.clock, DONE, "root", new, keep_old_ms=keep_old_ms)
+        self.references.commit(ACCESS, change)
 
     def verify(self, token: str, realm: str = "default") -> VerifiedToken | None:
         return verify_token(self.references.read(ACCESS), realm, token, self.clock.now_ms())
@@ -77,6 +96,46 @@ def test_a_token_is_valid_for_its_lifetime(world: World) -> None:
     world.clock.advance(10 * SECOND_MS)
     with pytest.raises(ExpiredTokenError):
         world.verify(token)
+
+
+def test_a_token_ends_with_the_secret_for_which_it_was_issued(world: World) -> None:
+    """Otherwise, it could be exchanged for new ones for ever."""
+    key = server_key()
+    before = world.issue(key)
+    world.clock.advance(SECOND_MS)
+    world.rotate(keep_old_ms=HOUR_MS // 4)
+    of_old, of_new = world.issue(key, number=1), world.issue(key)
+    for token in (before, of_old, of_new):
+        assert world.verify(token)
+    world.clock.advance(HOUR_MS // 4)
+    for token in (before, of_old):
+        with pytest.raises(NotAuthorizedError):
+            world.verify(token)
+    found = world.verify(of_new)
+    assert found is not None
+    assert found.until == math.inf
+    with pytest.raises(NotAuthorizedError):
+        world.issue(key, number=1)
+
+
+def test_a_token_ends_when_a_second_rotation_removes_its_secret(world: World) -> None:
+    key = server_key()
+    first = world.issue(key)
+    for _ in range(2):
+        world.clock.advance(SECOND_MS)
+        assert world.verify(first)
+        world.rotate(keep_old_ms=HOUR_MS)
+    with pytest.raises(NotAuthorizedError, match="has been replaced"):
+        world.verify(first)
+
+
+@pytest.mark.parametrize("role", ["ALL", "data eng", "50%", "a%20b", 'a"b', "%41LL", "räder", "a\\b", "a:b"])
+def test_every_name_of_a_role_survives_a_scope(world: World, role: str) -> None:
+    roles = frozenset([role, "reader"])
+    found = world.verify(world.issue(server_key(), roles=roles))
+    assert found is not None
+    assert found.roles == roles
+    assert scope_of(roles).isascii()
 
 
 def test_a_token_from_the_future_is_refused(world: World) -> None:

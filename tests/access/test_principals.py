@@ -59,7 +59,7 @@ def log_in(references: References, credentials: Credentials) -> str:
     head = access_head(references)
     assert head is not None
     secret = credentials.secret.reveal()
-    return authenticate(head, credentials.client_id, secret, references.clock.now_ms()).name
+    return authenticate(head, credentials.client_id, secret, references.clock.now_ms())[0].name
 
 
 def create(references: References, name: str, **keywords: Any) -> Credentials:

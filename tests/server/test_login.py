@@ -20,7 +20,14 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import OAuthError
 
 import polaris_spark
-from polaris_spark.access.changes import AlterPrincipal, CreatePrincipal, DropPrincipal, ReplaceCredentials
+from polaris_spark.access.changes import (
+    AlterPrincipal,
+    Assign,
+    CreatePrincipal,
+    DropPrincipal,
+    ReplaceCredentials,
+    RoleName,
+)
 from polaris_spark.access.credentials import Credentials
 from polaris_spark.access.rows import ACCESS
 from polaris_spark.access.token_keys import token_keys
@@ -362,6 +369,25 @@ def test_a_rotation_that_keeps_the_old_secret_keeps_its_tokens(server: Server, r
     assert status_of(server, before["access_token"]) == 200
 
 
+def test_an_exchange_gives_no_more_time_and_no_revoked_roles(server: Server, realm: Realm) -> None:
+    old, new = (Credentials("brief-id", Secret(f"{text}-secret-of-brief")) for text in ("old", "new"))
+    realm.change(CreatePrincipal, "brief", old)
+    for role in ("reader", "writer"):
+        realm.change(Assign, RoleName(role), principal="brief")
+    form = {"grant_type": "client_credentials", "client_id": "brief-id", "client_secret": old.secret.reveal()}
+    both = ask(server, {**form, "scope": "PRINCIPAL_ROLE:reader PRINCIPAL_ROLE:writer"})[2]["access_token"]
+    realm.change(Assign, RoleName("writer"), principal="brief", revoke=True)
+    realm.change(ReplaceCredentials, "brief", new, keep_old_ms=60_000)
+    status, _, answer = ask(server, exchange_form(both))
+    assert (status, answer["scope"]) == (200, "PRINCIPAL_ROLE:reader")
+    assert answer["expires_in"] <= 60
+    status, _, answer = ask(server, exchange_form(both, scope="PRINCIPAL_ROLE:writer"))
+    assert (status, answer["error"]) == (400, "invalid_scope")
+    realm.change(Assign, RoleName("reader"), principal="brief", revoke=True)
+    status, _, answer = ask(server, exchange_form(both))
+    assert (status, answer["error"]) == (400, "invalid_scope")
+
+
 def test_all_tokens_can_be_revoked(tmp_path: Path) -> None:
     realm = new_realm(tmp_path)
     with realm.server() as server:
@@ -398,9 +424,36 @@ def test_a_token_that_was_just_revoked_does_not_rotate_the_credentials(tmp_path:
         body = json.dumps({"arguments": {}, "wait-seconds": 10})
         procedure = "polaris-spark/v1/procedures/rotate_credentials"
         answer = Remote(server.uri, token).request("POST", procedure, None, body)
-        assert "have changed since the token was issued" in answer[2] or answer[0] == 401, answer
+        assert "have changed since the login" in answer[2] or answer[0] == 401, answer
         form = {**credentials_form("ann"), "client_secret": new.secret.reveal()}
         assert ask(server, form)[0] == 200
+
+
+def test_only_a_login_with_the_newest_secret_and_all_roles_rotates_it(server: Server, realm: Realm) -> None:
+    """Otherwise, it could log in for longer, or with more roles."""
+    old, new = (Credentials("thrice-id", Secret(f"{text}-secret-of-thrice")) for text in ("old", "new"))
+    realm.change(CreatePrincipal, "thrice", old)
+    realm.change(Assign, RoleName("reader"), principal="thrice")
+    realm.change(Assign, RoleName("service_admin"), principal="thrice")
+    realm.change(ReplaceCredentials, "thrice", new, keep_old_ms=60_000)
+    body = json.dumps({"arguments": {}, "wait-seconds": 10})
+
+    def rotate(token: str) -> tuple[int, str]:
+        procedure = "polaris-spark/v1/procedures/rotate_credentials"
+        status, _, answer = Remote(server.uri, token).request("POST", procedure, None, body)
+        return status, answer
+
+    def token(of: Credentials, **more: str) -> str:
+        given = {"client_id": of.client_id, "client_secret": of.secret.reveal()}
+        status, _, answer = ask(server, {"grant_type": "client_credentials", **given, **more})
+        assert status == 200, answer
+        return str(answer["access_token"])
+
+    status, answer = rotate(token(old))
+    assert (status, "only a login with the newest secret" in answer) == (401, True), answer
+    status, answer = rotate(token(new, scope="PRINCIPAL_ROLE:reader"))
+    assert (status, "all roles of the principal" in answer) == (403, True), answer
+    assert rotate(token(new))[0] == 200
 
 
 def test_concurrent_logins_of_a_client_are_limited(tmp_path: Path) -> None:
@@ -591,7 +644,7 @@ def test_a_token_opens_the_catalog_in_process(
         assert (session.principal, session.roles) == ("ann", {"service_admin"})
         assert session.request("GET", "v1/namespaces")[0] == 200
     with pytest.raises(
-        InputError, match="there is no catalog"
+        InputError, match="does not exist; existing catalogs: none"
     ):  # without the administrator's role, nothing is visible
         opened(realm, token=token_of(server, scope="PRINCIPAL_ROLE:reader"))
 

@@ -1,0 +1,137 @@
+"""Ways around grants by transactions, staging areas and reverts, and grants that are lost in the meantime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from polaris_spark.access.changes import Grant, RoleName
+from polaris_spark.catalog.rows import TABLE
+from polaris_spark.errors import ForbiddenError
+from polaris_spark.jobs.registry import call
+from tests.access.world import SCHEMA, User, World
+
+T = "v1/namespaces/db/tables"
+SETS = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"a": "b"}}]}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    for namespace in ("db", "hidden"):
+        made.namespace(namespace)
+        made.table(namespace, "t")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def ann(world: World) -> User:
+    world.grant(["CATALOG_LIST"])
+    return world.open(world.credentials)
+
+
+def commit_after(ann: User, work: Callable[[User], object], lose: Callable[[], object]) -> None:
+    with ann.session.transaction() as begun:
+        work(User(begun))
+        lose()
+
+
+def test_a_grant_that_is_lost_before_the_commit_of_a_transaction_refuses_it(world: World, ann: User) -> None:
+    table = world.entity("db", "t", kind=TABLE)
+    for privilege, lost, work in (
+        (
+            "TABLE_WRITE_PROPERTIES",
+            "TABLE_WRITE_PROPERTIES on table db.t",
+            lambda user: user.status("POST", f"{T}/t", SETS),
+        ),
+        (
+            "NAMESPACE_CREATE",
+            "NAMESPACE_CREATE on the parent namespace",
+            lambda user: user.status("POST", "v1/namespaces", {"namespace": ["late"]}),
+        ),
+        ("TABLE_READ_DATA", "TABLE_READ_PROPERTIES on table db.t", lambda user: user.status("GET", f"{T}/t")),
+    ):
+        on = world.catalog if privilege == "NAMESPACE_CREATE" else table
+        world.grant([privilege], on)
+
+        def lose(privilege: str = privilege, on: bytes = on) -> None:
+            world.change(Grant, RoleName("one"), on, [privilege], described="it", revoke=True)
+
+        before = world.root.session.catalog.head().head.number
+        with pytest.raises(ForbiddenError, match=lost):
+            commit_after(ann, work, lose)
+        assert world.root.session.catalog.head().head.number == before
+
+
+def test_an_owner_who_is_replaced_before_the_commit_of_a_transaction_is_refused(
+    world: World, ann: User
+) -> None:
+    assert world.root.call("set_owner", owner="ann", on="table", name="db.t")[0] == 200
+
+    def lose() -> None:
+        assert world.root.call("set_owner", owner="root", on="table", name="db.t")[0] == 200
+
+    with pytest.raises(ForbiddenError, match=r"TABLE_WRITE_PROPERTIES on table db\.t"):
+        commit_after(ann, lambda user: user.status("POST", f"{T}/t", SETS), lose)
+
+
+def test_what_a_transaction_itself_creates_needs_no_further_grants_at_the_commit(
+    world: World, ann: User
+) -> None:
+    world.grant(["TABLE_CREATE"], world.entity("db"))
+    with ann.session.transaction() as begun:
+        user = User(begun)
+        assert user.status("POST", T, {"name": "own", "schema": SCHEMA}) == 200
+        assert user.status("POST", f"{T}/own", SETS) == 200
+    assert ann.status("GET", f"{T}/own") == 200
+
+
+def test_a_rolled_back_request_needs_no_grant_at_the_commit(world: World, ann: User) -> None:
+    table = world.entity("db", "t", kind=TABLE)
+    world.grant(["NAMESPACE_CREATE"])
+    world.grant(["TABLE_WRITE_PROPERTIES"], table)
+    with ann.session.transaction(isolation="snapshot") as begun:
+        user = User(begun)
+        assert user.status("POST", "v1/namespaces", {"namespace": ["kept"]}) == 200
+        begun.savepoint("a")
+        assert user.status("POST", f"{T}/t", SETS) == 200
+        begun.rollback_to("a")
+        world.change(Grant, RoleName("one"), table, [], described="it", revoke=True)
+    assert world.root.status("GET", "v1/namespaces/kept") == 200
+
+
+def test_a_staging_area_is_committed_only_by_those_who_may_merge_into_its_branch(
+    world: World, ann: User
+) -> None:
+    """Whatever the branch of the session is: the area has its own branch."""
+    call(world.root.session, "create_branch", name="dev")
+    assert world.root.call("stage", name="a")[0] == 200
+    staged = {"namespace": ["staged"]}
+    assert world.root.status("POST", "v1/namespaces", staged, polaris_state="+a") == 200
+    path, body = "polaris-spark/v1/procedures/commit_staged", {"arguments": {"name": "a"}}
+    world.grant(["BRANCH_MERGE"], world.branch("dev"))
+    world.grant(["TABLE_READ_DATA", "VIEW_READ_PROPERTIES"], world.branch("+a"))
+    status, answer = ann.send("POST", path, body, polaris_state="dev")
+    assert (status, "BRANCH_MERGE on branch main" in str(answer)) == (403, True), answer
+    assert world.root.status("GET", "v1/namespaces/staged") == 404
+    world.revoke_all()
+    world.grant(["BRANCH_MERGE"], world.branch("main"))
+    status, answer = ann.send("POST", path, body)
+    assert (status, "TABLE_READ_DATA on branch +a" in str(answer)) == (403, True), answer
+    world.grant(["TABLE_READ_DATA", "VIEW_READ_PROPERTIES"], world.branch("+a"))
+    assert ann.send("POST", path, body)[0] == 200
+    assert world.root.status("GET", "v1/namespaces/staged") == 200
+
+
+def test_a_revert_needs_the_right_to_read_the_branch(world: World, ann: User) -> None:
+    """Its result names what the commits have changed."""
+    newest = str(world.root.session.catalog.head().head.number)
+    world.grant(["BRANCH_MERGE"], world.branch("main"))
+    status, answer = ann.call("revert", commit=newest, dry_run=True)
+    assert status == 403
+    assert "hidden" not in str(answer)
+    world.grant(["TABLE_READ_DATA", "VIEW_READ_PROPERTIES"], world.branch("main"))
+    assert ann.call("revert", commit=newest, dry_run=True)[0] == 200
