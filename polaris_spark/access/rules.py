@@ -220,6 +220,16 @@ class Rules:
                     return True
         return False
 
+    def owned_by(self, name: str) -> list[tuple[bytes, frozenset[str]]]:
+        """Return the catalogs and branches that a principal owns, each with the privileges that the ownership gives,
+        including implied ones."""
+        found = []
+        for securable, owner in self._owners.items():
+            if owner == name:
+                own = _BRANCH_PRIVILEGES if securables.branch_of(securable) is not None else ALL
+                found.append((securable, implied(own)))
+        return found
+
     def reasons(self, subject: Subject, privilege: str, chain: Chain) -> list[Reason]:
         """Return the grants that give a subject a privilege on a securable, the lowest securable first."""
         found = []

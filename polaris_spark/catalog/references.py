@@ -42,6 +42,18 @@ def catalog_prefix(catalog: CatalogRow) -> str:
     return f"cat/{catalog.entity_id:x}/"
 
 
+def catalog_in(reference: str) -> int | None:
+    """Return the entity id of the catalog to which a reference belongs, given the name of the reference; None if it
+    belongs to none."""
+    levels = reference.split("/", 2)
+    if len(levels) < 3 or levels[0] != "cat":
+        return None
+    try:
+        return int(levels[1], 16)
+    except ValueError:
+        return None
+
+
 def catalogs_in(head: CommitReader) -> list[CatalogRow]:
     """Return all catalogs in a commit of the reference `catalogs`, in the order of their names."""
     found = [entry.pointer for _, entry in head.index(NAMES).range(*children((), CATALOG))]

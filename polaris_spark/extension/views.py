@@ -6,9 +6,12 @@ contains pickled functions. HTTP clients can only request the descriptions of th
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from polaris_spark.access.needs import OPEN, Need, On
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.catalogs import current_row
+from polaris_spark.catalog.references import CATALOGS, catalogs_in
 from polaris_spark.errors import NoSuchViewError, NotFoundError
 from polaris_spark.extension.messages import PlanRequest, ViewOptions, ViewResponse, ViewsResponse
 from polaris_spark.rest.access import Role
@@ -16,6 +19,9 @@ from polaris_spark.rest.messages import decode, encode
 from polaris_spark.rest.request import Request, Response, json_response
 from polaris_spark.rest.router import EXTENSION, Route
 from polaris_spark.rest.session import Session
+
+if TYPE_CHECKING:
+    from polaris_spark.spark.logins import Granted
 
 
 def list_views(_catalog: Catalog, _request: Request) -> Response:
@@ -46,9 +52,8 @@ def count_rows(_: Catalog, request: Request) -> Response:
     """Answer `POST views/{view}/count`: return the number of rows, counted without reading the view."""
     from polaris_spark.spark.views.planner import count
 
-    return json_response(
-        encode({"count": count(_options(request, decode(request.body, ViewOptions).options))})
-    )
+    options = _options(request, decode(request.body, ViewOptions).options)
+    return json_response(encode({"count": count(options, _granted(request, options))}))
 
 
 def plan_scan(_: Catalog, request: Request) -> Response:
@@ -56,7 +61,9 @@ def plan_scan(_: Catalog, request: Request) -> Response:
     from polaris_spark.spark.views.planner import plan
 
     asked = decode(request.body, PlanRequest)
-    return json_response(encode(plan(_options(request, asked.options), asked.columns, asked.filters)))
+    options = _options(request, asked.options)
+    planned = plan(options, asked.columns, asked.filters, _granted(request, options))
+    return json_response(encode(planned))
 
 
 def _options(request: Request, given: dict[str, str]) -> dict[str, str]:
@@ -78,6 +85,30 @@ def _options(request: Request, given: dict[str, str]) -> dict[str, str]:
             )
         given = {**given, "catalog": present.name}
     return {**given, "view": _name(request)}
+
+
+def _granted(request: Request, options: dict[str, str]) -> Granted | None:
+    """Return what the caller may see in a view; None if the options name a realm other than the session's, to which the
+    caller must log in by the option `credential`.
+
+    Raises:
+        NotFoundError: the session's realm has access control, and the options name another realm.
+    """
+    from polaris_spark.spark.logins import Granted, granted_to
+
+    session, caller = request.session, request.caller
+    assert isinstance(session, Session)  # every transport with these routes passes a session
+    realm, rules = options.get("realm", session.properties.realm), session.access.rules()
+    if realm != session.properties.realm:
+        if rules is None:
+            return None
+        raise NotFoundError(f"there is no realm {realm!r} here")
+    if rules is None:
+        return Granted(None)
+    subject = rules.subject(caller.principal, session.connection.clock.now_ms(), caller.roles)
+    instance = session.catalog.references.store.realm
+    catalogs = catalogs_in(session.catalog.references.read(CATALOGS))
+    return granted_to(rules, subject, instance, options["view"], catalogs)
 
 
 def _is_own(session: Session, given: dict[str, str]) -> bool:
@@ -102,8 +133,8 @@ def _name(request: Request) -> str:
     return name
 
 
-_READS = (Need("CATALOG_READ_LOG", On.REALM),)
-"""A view shows the whole realm unless its options choose a catalog."""
+_READS = (Need("", On.KNOWN_CATALOG),)
+"""A view shows only the rows that the caller may see (`SystemView.shown`)."""
 
 ROUTES = (
     Route("GET", "views", list_views, EXTENSION, Role.ADMINISTRATOR, result=ViewsResponse, needs=OPEN),

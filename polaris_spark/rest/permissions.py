@@ -211,10 +211,14 @@ def knows_catalog(rules: Rules, subject: Subject, catalog: CatalogRow) -> bool:
     id = catalog.entity_id
     if id in subject.catalogs:
         return True
+    return knows_all_catalogs(subject) or rules.owner(securables.catalog(id)) == subject.name
+
+
+def knows_all_catalogs(subject: Subject) -> bool:
+    """Whether a principal may know that any catalog of the realm exists: its roles hold a privilege on the realm that
+    shows catalogs."""
     on_realm = subject.held.get(securables.REALM, frozenset())
-    if SEES_NAMESPACE in on_realm or "CATALOG_LIST" in on_realm or "CATALOG_READ_LOG" in on_realm:
-        return True
-    return rules.owner(securables.catalog(id)) == subject.name
+    return SEES_NAMESPACE in on_realm or "CATALOG_LIST" in on_realm or "CATALOG_READ_LOG" in on_realm
 
 
 def forbidden(subject: Subject, privilege: str, described: str) -> ForbiddenError:

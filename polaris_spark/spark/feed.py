@@ -28,7 +28,7 @@ from polaris_spark.errors import (
 )
 from polaris_spark.spark.options import EARLIEST, LATEST, ViewOptions
 from polaris_spark.spark.realm_reader import RealmReader
-from polaris_spark.spark.views.history import HistoryTask
+from polaris_spark.spark.views.history import HistoryTask, sees_log
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.registry import ROOT
 
@@ -115,10 +115,12 @@ def follow(realm: RealmReader, options: ViewOptions) -> Followed:
     name, catalog = options.stream.reference, None
     if (name is None) == (options.catalog is None):
         raise InputError("a stream reads one reference: give either 'catalog' (and 'branch') or 'reference'")
-    if name == ROOT:
+    if name == ROOT and (realm.scope is None or realm.scope.sees_realm):
         root = realm.root()
         return Followed(realm.store.realm, None, ROOT, ROOT, root, realm.archive().of(root, ROOT, ROOT))
     try:
+        if name is not None and realm.scope is not None and not sees_log(realm.scope, name):
+            raise ReferenceGoneError(f"reference {name!r} of realm {realm.record.name!r} does not exist")
         if name is None:
             found = realm.catalog(str(options.catalog))
             name, catalog = head_name(found, options.branch), found.name
@@ -238,7 +240,9 @@ def tasks(store: ObjectStore, followed: Followed, start: Position, end: Position
         )
 
     def task(head: Head, first: int, last: int, parts: tuple[int, ...] = ()) -> FeedTask:
-        history = HistoryTask(followed.realm, followed.catalog, followed.name, head, first, last, parts)
+        history = HistoryTask(
+            followed.realm, followed.catalog, followed.name, head, first, last, parts, followed.head
+        )
         skip = start.entries or 0 if first == start.number else 0
         return FeedTask(history, skip, end.entries if last == high else None)
 

@@ -31,6 +31,7 @@ from polaris_spark.spark.feed import (
     tasks,
     verify,
 )
+from polaris_spark.spark.logins import Granted, Login
 from polaris_spark.spark.missing_rows import with_new_heads
 from polaris_spark.spark.options import ViewOptions
 from polaris_spark.spark.realm_reader import ReadStore, RealmReader, open_for_reading
@@ -79,7 +80,9 @@ class FeedReader(DataSourceStreamReader):
             raise InputError(
                 "a stream does not support as-of, from and to: set 'start' to choose where the stream begins"
             )
-        self._options = options
+        self._options = options.without_credential()
+        self._login = Login(options.realm, options.credential)
+        self._granted: Granted | None = None
         self._columns = [column.name for column in chosen(Changes.columns, schema, options.view)]
         self._start: Offset | None = None
         self._latest: Offset | None = None
@@ -111,8 +114,9 @@ class FeedReader(DataSourceStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         first, last = _parsed(start), _parsed(end)
         self._start, self._latest = last.start or self._start, last
+        self._granted = None  # each batch is read with the grants of its time
         found = with_new_heads(lambda: self._tasks(first, last))
-        store = PlannedStore(self._options.location.resolved())
+        store = PlannedStore(self._options.location.resolved(), self._store().scope)
         weights = [task.commits for task in found]
         n = partition_count(self._options.splits, sum(weights), COMMITS_PER_PARTITION)
         return [ViewPartition(store, tuple([found[i] for i in run])) for run in grouped(weights, n)]
@@ -136,7 +140,8 @@ class FeedReader(DataSourceStreamReader):
             for logged in _runs(objects, history):
                 # The view yields the newest commits first.
                 for row in reversed(list(view.of(objects, logged, frozenset()))):
-                    if task.wants(row.logged.commit.number, row.position):
+                    is_wanted = task.wants(row.logged.commit.number, row.position)
+                    if is_wanted and (store.scope is None or view.sees(store, store.scope, row)):
                         yield row
         except MissingObjectError as error:
             now = follow(store.realm(self._options.realm), self._options)
@@ -150,7 +155,13 @@ class FeedReader(DataSourceStreamReader):
             ) from error
 
     def _realm(self) -> RealmReader:
-        return open_for_reading(self._options.location.resolved()).realm(self._options.realm)
+        return self._store().realm(self._options.realm)
+
+    def _store(self) -> ReadStore:
+        store = open_for_reading(self._options.location.resolved())
+        if self._granted is None:
+            self._granted = self._login.granted(store, self._options.view)
+        return store.within(self._granted.scope)
 
     def _follow(self) -> Followed:
         return follow(self._realm(), self._options)

@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from polaris_spark.commits.as_of import AsOf
@@ -17,6 +17,8 @@ from polaris_spark.names import MAIN
 DESCRIPTIONS = {
     "store": "URI of the store, such as sqlite:///path/catalog.db; without a password",
     "store.<option>": "an option of the store; 'store.password' is the password, or env:NAME, if NAME is listed in the "
+    "driver's environment variable POLARIS_SPARK_VARIABLES",
+    "credential": "in a realm with access control: client_id:client_secret, or env:NAME, if NAME is listed in the "
     "driver's environment variable POLARIS_SPARK_VARIABLES",
     "view": "name of the view to read",
     "realm": "name of the realm (default: default)",
@@ -111,6 +113,8 @@ class ViewOptions:
 
     location: StoreLocation
     view: str
+    credential: Secret | None = None
+    """Credentials of the principal, in a realm with access control."""
     realm: str = "default"
     catalog: str | None = None
     branch: str = MAIN
@@ -142,7 +146,7 @@ class ViewOptions:
         named = {name.lower(): text for name, text in given.items()}
         refuse_unknown(named)
         refuse_unlisted_variables(
-            {k: v for k, v in named.items() if k.startswith(("store.", _FILES))},
+            {k: v for k, v in named.items() if k == "credential" or k.startswith(("store.", _FILES))},
             [one.strip() for one in os.environ.get(LISTED_VARIABLES, "").split(",")],
             f"the environment variable {LISTED_VARIABLES} of Spark's driver",
         )
@@ -170,6 +174,7 @@ class ViewOptions:
         return cls(
             location=location_of(properties),
             view=view,
+            credential=properties.credential,
             realm=properties.realm,
             catalog=properties.catalog,
             branch=properties.branch,
@@ -186,9 +191,13 @@ class ViewOptions:
             stream=StreamOptions.parse(named),
         )
 
+    def without_credential(self) -> ViewOptions:
+        """Return these options without the credentials of the principal, for use on executors."""
+        return replace(self, credential=None)
+
 
 _NUMBER = re.compile(r"[0-9]{1,18}")
-_PROPERTIES = ("store", "realm", "catalog", "branch")
+_PROPERTIES = ("store", "realm", "catalog", "branch", "credential")
 _FILES = "files."
 _OF_ONE_VIEW = {"content": "objects", "snapshots": "files"}
 """Options that are refused for all views but one, each with the name of this view."""

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from polaris_spark.access.scopes import Scope, Sight
 from polaris_spark.backends.base import Backend
 from polaris_spark.catalog.archived_log import Archive
 from polaris_spark.catalog.references import CATALOGS, catalogs_in, head_name, tag_name
@@ -35,19 +36,32 @@ _ATTEMPTS = 10
 class ReadStore:
     """A store that is open for reading. Thread-safe."""
 
-    def __init__(self, location: StoreLocation, backend: Backend, key: str) -> None:
+    def __init__(
+        self, location: StoreLocation, backend: Backend, key: str, scope: Scope | None = None
+    ) -> None:
         self.location = location
         self.backend = backend
+        self.scope = scope
+        """What the principal of the read may see; None for everything."""
+        self.sights: dict[object, Sight] = {}
+        """What the principal may see in states that were read (`views.pins.sight_of`)."""
         self._key = key
+
+    def within(self, scope: Scope | None) -> ReadStore:
+        """Return this store for a read by a principal that may see only what is in a scope."""
+        return self if scope is self.scope else ReadStore(self.location, self.backend, self._key, scope)
 
     def realm(self, name: str) -> RealmReader:
         """Return a reader of the realm with this name (a realm is a tenant of the store).
 
         Raises:
             RealmStateError: the realm does not exist, or is not ACTIVE.
+            NotFoundError: the scope of the read belongs to another realm.
         """
         record = Realms(self.backend, SystemClock()).active(name)
-        return RealmReader(record, self.objects(record.instance))
+        if self.scope is not None and self.scope.realm != record.instance:
+            raise NotFoundError(f"there is no realm {name!r} here")
+        return RealmReader(record, self.objects(record.instance), self.scope)
 
     def realms(self) -> list[RealmRecord]:
         """Return the records of all realms, sorted by name."""
@@ -62,9 +76,11 @@ class ReadStore:
 class RealmReader:
     """Reads the references and catalogs of a realm, and writes nothing."""
 
-    def __init__(self, record: RealmRecord, store: ObjectStore) -> None:
+    def __init__(self, record: RealmRecord, store: ObjectStore, scope: Scope | None = None) -> None:
         self.record = record
         self.store = store
+        self.scope = scope
+        """What the principal of the read may see; None for everything."""
         self._references = ReferenceReader(store)
 
     def root(self) -> Head:
@@ -124,9 +140,10 @@ class RealmReader:
         return self._references.head_of(registered)
 
     def catalogs(self) -> list[CatalogRow]:
-        """Return all catalogs, sorted by name."""
+        """Return all catalogs that the principal of the read may know, sorted by name."""
         _, head = self.live(CATALOGS)
-        return catalogs_in(self._references.open(head))
+        found = catalogs_in(self._references.open(head))
+        return found if self.scope is None else [one for one in found if self.scope.knows(one.entity_id)]
 
     def catalog(self, name: str) -> CatalogRow:
         """Return the catalog with this name.
@@ -160,6 +177,13 @@ class RealmReader:
             with contextlib.suppress(ReferenceGoneError):
                 return self.live(name)[1]
         raise NotFoundError(f"catalog {catalog.name!r} has no branch {branch!r}")
+
+    def has_branch(self, catalog: CatalogRow, branch: str) -> bool:
+        """Whether a catalog has a branch of this name. `branch` then returns its head, and not that of a tag."""
+        with contextlib.suppress(ReferenceGoneError):
+            self.live(head_name(catalog, branch))
+            return True
+        return False
 
     def branch_or_tag(self, catalog: CatalogRow, as_of: AsOf) -> Head:
         """Return the current head of the branch, or the head of the tag, that a point names.

@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from polaris_spark.access import securables
+from polaris_spark.access.needs import Need, On
+from polaris_spark.access.scopes import Scope
 from polaris_spark.catalog.merge_base import Distance, created_ms, distance
 from polaris_spark.catalog.references import catalog_prefix
 from polaris_spark.commits.rows import Head
@@ -50,6 +53,7 @@ class BranchRow(NamedTuple):
 class Branches(SystemView[BranchTask, BranchRow]):
     """A system view with one row for each branch and tag of a catalog."""
 
+    shown = (Need("BRANCH_LIST", On.BRANCH),)
     comment = "Branches and tags of catalogs, one row each; those of tables are in the view refs"
     rows_per_partition = 50
     columns = (
@@ -153,6 +157,12 @@ class Branches(SystemView[BranchTask, BranchRow]):
         parted = None if task.main is None else distance(objects, task.head, task.main)
         created = created_ms(objects, task.head, task.registration, task.catalog_id, is_tag=task.is_tag)
         yield BranchRow(task, parted, created)
+
+    def sees(self, store: ReadStore, scope: Scope, row: BranchRow) -> bool:
+        id = row.branch.catalog_id
+        whole = (securables.catalog(id), securables.REALM)
+        chain = whole if row.branch.is_tag else (securables.branch(id, row.branch.name), *whole)
+        return scope.sees_all_of(id) or scope.may("BRANCH_LIST", chain)
 
 
 SYSTEM_VIEW = Branches()

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from polaris_spark.access import securables
+from polaris_spark.access.needs import Need, On
+from polaris_spark.access.scopes import Scope
 from polaris_spark.catalog.properties import WAREHOUSE
 from polaris_spark.catalog.references import CATALOGS, catalogs_in, dropped_in
 from polaris_spark.catalog.rows import CatalogRow, DroppedMark
@@ -24,6 +27,7 @@ class CatalogTask(NamedTuple):
 class Catalogs(SystemView[CatalogTask, CatalogTask]):
     """A system view with one row for each catalog of a realm."""
 
+    shown = (Need("CATALOG_READ_PROPERTIES", On.CATALOG),)
     comment = "Catalogs of the realm, one row each, including dropped catalogs that can be restored"
     columns = (
         ViewColumn("catalog", STRING, "Name of the catalog", lambda row: row.row.name),
@@ -78,6 +82,11 @@ class Catalogs(SystemView[CatalogTask, CatalogTask]):
 
     def rows(self, store: ReadStore, task: CatalogTask, needs: frozenset[str]) -> Iterator[CatalogTask]:
         yield task
+
+    def sees(self, store: ReadStore, scope: Scope, row: CatalogTask) -> bool:
+        id = row.row.entity_id
+        whole = (securables.catalog(id), securables.REALM)
+        return scope.sees_all_of(id) or scope.may("CATALOG_READ_PROPERTIES", whole)
 
 
 SYSTEM_VIEW = Catalogs()

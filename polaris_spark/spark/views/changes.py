@@ -6,10 +6,15 @@ import uuid
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from polaris_spark.access import securables
+from polaris_spark.access.needs import Need, On
+from polaris_spark.access.scopes import Scope
 from polaris_spark.catalog.identifiers import dotted
+from polaris_spark.catalog.references import CATALOGS, catalog_in
 from polaris_spark.catalog.rows import CATALOG, NAMESPACE, TABLE, VIEW
-from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.rows import Head, LogEntry
 from polaris_spark.index.keys import DecodedKey, decode_key
+from polaris_spark.spark.realm_reader import ReadStore
 from polaris_spark.spark.views.columns import (
     BOOLEAN,
     INT,
@@ -24,7 +29,8 @@ from polaris_spark.spark.views.columns import (
     text_bytes,
 )
 from polaris_spark.spark.views.commits import entries_of
-from polaris_spark.spark.views.history import HistoryView, Logged
+from polaris_spark.spark.views.history import HistoryView, Logged, sees_log
+from polaris_spark.spark.views.pins import sight_of
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.recovery.execution import ACTION as RECOVER
 from polaris_spark.system.registrations import name_parts
@@ -33,6 +39,9 @@ from polaris_spark.system.registry import ROOT
 KINDS = {NAMESPACE: "namespace", TABLE: "table", VIEW: "view", CATALOG: "catalog"}
 """Names of the entity kinds, by the byte that stands for the kind in index keys. An unknown kind is shown as its
 byte."""
+
+
+_ON = {NAMESPACE: On.NAMESPACE, TABLE: On.TABLE, VIEW: On.VIEW, CATALOG: On.CATALOG}
 
 
 def _branch(reference: str) -> str | None:
@@ -54,6 +63,12 @@ class ChangeRow(NamedTuple):
 class Changes(HistoryView[ChangeRow]):
     """A system view with one row for each entry of the commit log."""
 
+    shown = (
+        Need("NAMESPACE_READ_PROPERTIES", On.NAMESPACE),
+        Need("TABLE_READ_PROPERTIES", On.TABLE),
+        Need("VIEW_READ_PROPERTIES", On.VIEW),
+        Need("CATALOG_READ_PROPERTIES", On.CATALOG),
+    )
     comment = "Who changed what: one row per entry of the log"
     columns = (
         ViewColumn(
@@ -159,6 +174,35 @@ class Changes(HistoryView[ChangeRow]):
 
     def weigh(self, row: ChangeRow) -> int:
         return 512 + text_bytes(row.entry.summary)
+
+    def sees(self, store: ReadStore, scope: Scope, row: ChangeRow) -> bool:
+        logged, entity = row.logged, row.entry.entity
+        task = logged.task
+        if sees_log(scope, task.reference):
+            return True
+        on = _ON.get(row.key.kind)
+        privilege = next((need.privilege for need in self.shown if need.on is on), None)
+        if privilege is None:
+            return False
+        if task.reference == CATALOGS:
+            return scope.may(privilege, (securables.catalog(entity), securables.REALM))
+        parts, catalog = name_parts(task.reference), catalog_in(task.reference)
+        if parts is None or catalog is None:
+            return False
+        newest = task.newest or task.head
+        branch = None if parts.is_tag or newest.sealed else parts.name  # no grants hold for a dropped branch
+        now = sight_of(store, scope, task.realm, catalog, branch, newest, newest)
+        found = now.may_by_id(privilege, entity)
+        if found is not None:
+            return found
+        if not logged.is_stored:
+            return False
+        # What does not exist any more was in its namespace when it was changed.
+        commit = logged.commit
+        then = Head(logged.id, commit.number, commit.time, 0, 0)
+        return sight_of(store, scope, task.realm, catalog, branch, then, newest).may_above(
+            privilege, row.key.path
+        )
 
     def of(self, store: ObjectStore, commits: list[Logged], needs: frozenset[str]) -> Iterator[ChangeRow]:
         entries = entries_of(store, commits)

@@ -7,7 +7,10 @@ from typing import NamedTuple
 
 from pyspark.sql.types import IntegerType, LongType, MapType, StringType, StructField, StructType
 
+from polaris_spark.access.needs import Need, On
+from polaris_spark.access.scopes import READS_ALL, Scope
 from polaris_spark.commits.rows import Entries, LogEntry
+from polaris_spark.spark.realm_reader import ReadStore
 from polaris_spark.spark.views.columns import (
     BOOLEAN,
     INT,
@@ -19,7 +22,7 @@ from polaris_spark.spark.views.columns import (
     ViewColumn,
     micros,
 )
-from polaris_spark.spark.views.history import HistoryView, Logged
+from polaris_spark.spark.views.history import HistoryView, Logged, sees_log
 from polaris_spark.store.objects import ObjectStore
 
 _ENTRIES = "entries"
@@ -37,6 +40,7 @@ class CommitRow(NamedTuple):
 class Commits(HistoryView[CommitRow]):
     """A system view with one row for each commit."""
 
+    shown = (Need(READS_ALL, On.CATALOG),)
     comment = "The history of references, one row per commit"
     columns = (
         ViewColumn(
@@ -121,6 +125,9 @@ class Commits(HistoryView[CommitRow]):
         entries = entries_of(store, commits) if _ENTRIES in needs else {}
         for logged in commits:
             yield CommitRow(logged, entries.get(logged.id, ()))
+
+    def sees(self, store: ReadStore, scope: Scope, row: CommitRow) -> bool:
+        return sees_log(scope, row.logged.task.reference)
 
 
 SYSTEM_VIEW = Commits()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from polaris_spark.access.needs import Need, On
+from polaris_spark.access.scopes import Scope
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.maintenance.deletion_records import (
     DELETIONS,
@@ -20,7 +22,7 @@ from polaris_spark.spark.views.kept_batches import BatchesTask, BatchesView
 class Deletion(NamedTuple):
     """A deleted file, and the batch in which its deletion is recorded."""
 
-    catalog: str
+    task: BatchesTask
     batch: DeletedFiles
     file: DeletedFile
 
@@ -31,11 +33,12 @@ class Deletions(BatchesView[Deletion]):
 
     index = DELETIONS
     together = 20
+    shown = (Need("TABLE_READ_PROPERTIES", On.TABLE),)
     comment = (
         "Files that maintenance deleted, one row each; a file that could not be deleted has a second row"
     )
     columns = (
-        ViewColumn("catalog", STRING, "Catalog for which the job ran", lambda row: row.catalog),
+        ViewColumn("catalog", STRING, "Catalog for which the job ran", lambda row: row.task.catalog),
         ViewColumn(
             "deleted_at", TIMESTAMP, "Time at which the deletion began", lambda row: micros(row.batch.time)
         ),
@@ -66,10 +69,13 @@ class Deletions(BatchesView[Deletion]):
         found = store.objects(task.realm).get_many([id for _, id in task.batches], DeletedFiles)
         for _, id in task.batches:
             for file in found[id].files:
-                yield Deletion(task.catalog, found[id], file)
+                yield Deletion(task, found[id], file)
 
     def weigh(self, row: Deletion) -> int:
         return 256 + 2 * len(row.file.location)
+
+    def sees(self, store: ReadStore, scope: Scope, row: Deletion) -> bool:
+        return self.sees_table(store, scope, row.task, row.batch.entity_id)
 
 
 SYSTEM_VIEW = Deletions()

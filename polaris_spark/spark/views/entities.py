@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, 
 
 import msgspec
 
+from polaris_spark.access.needs import Needs, On
+from polaris_spark.access.privileges import SEES_NAMESPACE
+from polaris_spark.access.scopes import Scope, Sight
 from polaris_spark.catalog.identifiers import dotted, parse_dotted
-from polaris_spark.catalog.rows import IDS, NAMES, Unloaded, id_bytes, id_from
+from polaris_spark.catalog.rows import IDS, NAMES, NAMESPACE, TABLE, VIEW, Unloaded, id_bytes, id_from
 from polaris_spark.commits.state import CommitReader, StoredObjects
 from polaris_spark.errors import InputError
 from polaris_spark.ids import MAX_ID
@@ -167,6 +170,32 @@ def named(reader: CommitReader, task: NamesTask, kind: bytes | None) -> Iterator
             yield found
 
 
+_ON = {NAMESPACE: On.NAMESPACE, TABLE: On.TABLE, VIEW: On.VIEW}
+
+
+def visible(
+    store: ReadStore, task: NamesTask, entries: Iterator[EntityEntry], shown: Needs
+) -> Iterator[EntityEntry]:
+    """Return the entries of a task that the principal of a read may see.
+
+    Args:
+        shown: the declaration of the view (`SystemView.shown`).
+    """
+    sight = task.pin.sight(store)
+    if sight is None:
+        return entries
+    privileges = {kind: need.privilege for kind, on in _ON.items() for need in shown if need.on is on}
+    return (entry for entry in entries if _is_visible(sight, entry, privileges.get(entry.kind)))
+
+
+def _is_visible(sight: Sight, entry: EntityEntry, privilege: str | None) -> bool:
+    if privilege is None:
+        return False
+    if sight.may(privilege, entry.path, entry.kind, entry.name, entry.entity_id):
+        return True
+    return privilege == SEES_NAMESPACE and sight.is_on_the_way((*entry.path, entry.name))
+
+
 def _named(catalog: str, key: bytes, entry: Entry) -> EntityEntry:
     path, kind, name = decode_key(key)
     return EntityEntry(catalog, path, kind, name, id_from(entry.value), entry.pointer, key)
@@ -303,11 +332,17 @@ class EntityView(SystemView[NamesTask, R], Generic[R]):
         if task.names != ANYTHING or task.entities != ANYTHING:
             return sum(1 for _ in self._named(store, task))
         mark = b"" if self.kind is None else b"\x01" + self.kind
+        if task.pin.sight(store) is not None:
+            return sum(1 for _ in self._named(store, task))
         names = task.pin.reader(store.objects(task.pin.realm)).index(NAMES)
         return sum(mark in key for key in names.keys(task.start, task.end))
 
     def _named(self, store: ReadStore, task: NamesTask) -> Iterator[EntityEntry]:
-        return named(task.pin.reader(store.objects(task.pin.realm)), task, self.kind)
+        found = named(task.pin.reader(store.objects(task.pin.realm)), task, self.kind)
+        return visible(store, task, found, self.shown)
+
+    def sees(self, store: ReadStore, scope: Scope, row: R) -> bool:
+        return True  # the entities of the rows were chosen before the rows were made
 
     def of(self, store: ObjectStore, entries: Iterator[EntityEntry], needs: frozenset[str]) -> Iterator[R]:
         """Yield the rows of the given entities. Called on an executor.

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from polaris_spark.access.needs import Need, On
+from polaris_spark.access.scopes import Scope
 from polaris_spark.catalog import manifest_entries as m
 from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.identifiers import dotted
@@ -31,7 +33,14 @@ from polaris_spark.errors import PolarisError, UnreadableFileError
 from polaris_spark.index import Index
 from polaris_spark.spark.pruning import ANYTHING, Condition
 from polaris_spark.spark.realm_reader import ReadStore
-from polaris_spark.spark.views.entities import READ_TOGETHER, EntityEntry, by_id, named, with_loaded
+from polaris_spark.spark.views.entities import (
+    READ_TOGETHER,
+    EntityEntry,
+    by_id,
+    named,
+    visible,
+    with_loaded,
+)
 from polaris_spark.spark.views.file_columns import CONTENTS, FILE_COLUMNS, FileRow
 from polaris_spark.spark.views.file_plan import FilesPart, plan_files
 from polaris_spark.spark.views.view import ScanRequest, SystemView, Weighted
@@ -83,6 +92,7 @@ class FilesView(SystemView[FilesTask, FileRow]):
 
     comment = "Data and delete files of every table's current snapshot, one row each"
     columns = FILE_COLUMNS
+    shown = (Need("TABLE_READ_DATA", On.TABLE),)  # rows contain bounds, which are values of the table
     rows_per_partition = 2_000
 
     def plan(self, request: ScanRequest) -> list[Weighted[FilesTask]]:
@@ -101,6 +111,7 @@ class FilesView(SystemView[FilesTask, FileRow]):
         objects = store.objects(tables.pin.realm)
         files = _files(task.properties)
         entries = named(tables.pin.reader(objects), tables, TABLE)
+        entries = visible(store, tables, entries, self.shown)
         for run, unread in with_loaded(objects, entries, Table):
             refs = [_refs(table, task, StoredObjects(objects)) for _, table in run]
             currents = by_id(
@@ -117,6 +128,9 @@ class FilesView(SystemView[FilesTask, FileRow]):
                 yield from _Reading(task, files, entry, needs).rows(chosen)
             for entry, unloaded in unread:
                 yield from _Reading(task, files, entry, needs).unread(unloaded)
+
+    def sees(self, store: ReadStore, scope: Scope, row: FileRow) -> bool:
+        return True  # `rows` reads only tables that the principal may see
 
     def weigh(self, row: FileRow) -> int:
         file = row.item.file if row.item else {}

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from typing import Generic, NamedTuple, TypeVar
 
+from polaris_spark.access.scopes import Scope
 from polaris_spark.catalog.archived_log import (
     NO_ARCHIVE,
     ArchivedLog,
@@ -20,7 +21,7 @@ from polaris_spark.catalog.archived_log import (
     line_of,
     number_in_log,
 )
-from polaris_spark.catalog.references import head_name
+from polaris_spark.catalog.references import catalog_in, head_name
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.commits.as_of import AsOf, find_commit, moment, pinned, pinned_in_realm
 from polaris_spark.commits.log import ancestor, commit_at
@@ -48,6 +49,8 @@ class HistoryTask(NamedTuple):
     high: int
     parts: tuple[int, ...] = ()
     """Ids of the parts of the archived log that have the commits, the oldest first; empty if the commits are stored."""
+    newest: Head | None = None
+    """The newest commit of the reference, if `head` is an older one."""
 
 
 class Logged(NamedTuple):
@@ -83,6 +86,12 @@ class HistoryRange(NamedTuple):
     def newest(self) -> int:
         """Number of the newest commit of the range."""
         return min(self.last, self.head.number)
+
+
+def sees_log(scope: Scope, reference: str) -> bool:
+    """Return whether the principal of a read may see the whole log of a reference."""
+    catalog = catalog_in(reference)
+    return scope.sees_realm if catalog is None else scope.sees_all_of(catalog)
 
 
 def histories(realm: RealmReader, request: ScanRequest) -> list[HistoryRange]:

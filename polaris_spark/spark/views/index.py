@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from polaris_spark.access.needs import Need, On
+from polaris_spark.access.privileges import SEES_NAMESPACE, SEES_TABLE, SEES_VIEW
 from polaris_spark.spark.views.changes import kind_name
 from polaris_spark.spark.views.columns import BINARY, STRING, ViewColumn
 from polaris_spark.spark.views.entities import IDENTITY, EntityEntry, EntityView
@@ -15,6 +17,7 @@ class IndexView(EntityView[EntityEntry]):
 
     comment = "Every name of a catalog: namespaces, tables and views"
     kind = None
+    shown = (Need(SEES_NAMESPACE, On.NAMESPACE), Need(SEES_TABLE, On.TABLE), Need(SEES_VIEW, On.VIEW))
     one_each = True
     rows_per_partition = 5_000
     columns = (

@@ -9,11 +9,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
+from polaris_spark.access.scopes import Scope
+from polaris_spark.catalog.references import catalog_in
 from polaris_spark.catalog.rows import CatalogRow
-from polaris_spark.commits.rows import Commit
+from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.index import Entry
+from polaris_spark.names import MAIN
+from polaris_spark.spark.realm_reader import ReadStore
 from polaris_spark.spark.views.history import catalog_histories
+from polaris_spark.spark.views.pins import sight_of
 from polaris_spark.spark.views.view import ScanRequest, SystemView, Weighted
 
 R = TypeVar("R")
@@ -27,6 +32,9 @@ class BatchesTask(NamedTuple):
     catalog: str
     batches: tuple[tuple[bytes, int], ...]
     """For each batch: its key in the index, and the id of the object that contains it."""
+    catalog_id: int
+    main: Head | None
+    """Newest commit of the branch `main`, if the read has a scope."""
 
 
 class BatchesView(SystemView[BatchesTask, R], Generic[R]):
@@ -50,10 +58,23 @@ class BatchesView(SystemView[BatchesTask, R], Generic[R]):
         planned = []
         for history in catalog_histories(realm, request, self.reference):
             head = CommitReader(realm.store, b"", history.head, realm.store.get(history.head.commit, Commit))
+            id, main = catalog_in(history.reference) or 0, None
+            if realm.scope is not None:
+                main = realm.live(f"cat/{id:x}/heads/{MAIN}")[1]
             found = list(head.index(self.index).range())
             for start in range(0, len(found), self.together):
                 run = found[start : start + self.together]
                 batches = tuple((key, entry.pointer) for key, entry in run)
-                task = BatchesTask(realm.store.realm, history.catalog or "", batches)
+                task = BatchesTask(realm.store.realm, history.catalog or "", batches, id, main)
                 planned.append(Weighted(task, sum(self.count(entry) for _, entry in run)))
         return planned
+
+    def sees_table(self, store: ReadStore, scope: Scope, task: BatchesTask, entity_id: int) -> bool:
+        """Return whether the principal of a read may see the records of a table, given the table's entity id."""
+        if scope.sees_all_of(task.catalog_id):
+            return True
+        if task.main is None:
+            return False
+        (need,) = self.shown
+        sight = sight_of(store, scope, task.realm, task.catalog_id, MAIN, task.main, task.main)
+        return bool(sight.may_by_id(need.privilege, entity_id))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.catalog.entities import TableName
 from polaris_spark.catalog.identifiers import dotted
 from polaris_spark.catalog.lineage import DIRECT, Dependence, dependences
@@ -28,6 +29,7 @@ class Lineage(EntityView[LineageRow]):
     """A system view with one row for each dependence of a materialized view on a source or a source column."""
 
     comment = "Columns on which the columns of each materialized view depend, one row for each pair and kind"
+    shown = (Need("VIEW_READ_PROPERTIES", On.VIEW),)
     kind = VIEW
     rows_per_partition = 50
     columns = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.catalog.entities import TableName
 from polaris_spark.catalog.materialized_views import (
     FILES_READ,
@@ -64,6 +65,7 @@ class MaterializedViews(EntityView[MaterializedViewRow]):
     """A system view with one row for each materialized view."""
 
     comment = "Materialized views and whether their rows are fresh, one row each"
+    shown = (Need("VIEW_READ_PROPERTIES", On.VIEW),)
     kind = VIEW
     columns = (
         *IDENTITY,

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import msgspec
 from pyspark.sql.types import LongType, MapType, StringType
 
+from polaris_spark.access.needs import Need, On
+from polaris_spark.access.scopes import Scope
 from polaris_spark.catalog.identifiers import dotted
 from polaris_spark.catalog.metrics import (
     REPORTS,
@@ -41,7 +43,7 @@ _LONG_MAP = MapType(StringType(), LongType(), valueContainsNull=False)
 class MetricsRow(NamedTuple):
     """A metrics report, with its consecutive number in the catalog."""
 
-    catalog: str
+    task: BatchesTask
     number: int
     kept: KeptReport
     report: Report
@@ -52,9 +54,10 @@ class Metrics(BatchesView[MetricsRow]):
 
     index = REPORTS
     together = 50
+    shown = (Need("TABLE_READ_DATA", On.TABLE),)  # filters contain values of the table
     comment = "Metrics reports of scans and commits, the newest ones, one row each"
     columns = (
-        ViewColumn("catalog", STRING, "Catalog that the report was sent to", lambda row: row.catalog),
+        ViewColumn("catalog", STRING, "Catalog that the report was sent to", lambda row: row.task.catalog),
         ViewColumn("report_number", LONG, "Number of the report; consecutive", lambda row: row.number),
         ViewColumn(
             "received_at",
@@ -116,10 +119,13 @@ class Metrics(BatchesView[MetricsRow]):
         found = objects.get_many([id for _, id in task.batches], ReportBatch)
         for key, id in task.batches:
             for number, kept in enumerate(found[id].reports, first_number(key)):
-                yield MetricsRow(task.catalog, number, kept, parse_report(kept.text))
+                yield MetricsRow(task, number, kept, parse_report(kept.text))
 
     def weigh(self, row: MetricsRow) -> int:
         return 512 + 2 * len(row.kept.text)
+
+    def sees(self, store: ReadStore, scope: Scope, row: MetricsRow) -> bool:
+        return self.sees_table(store, scope, row.task, row.kept.entity_id)
 
 
 SYSTEM_VIEW = Metrics()

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.catalog.identifiers import dotted, parse_dotted
 from polaris_spark.catalog.rows import NAMESPACE, Namespace
 from polaris_spark.errors import InputError
@@ -51,6 +52,7 @@ class Namespaces(EntityView[NamespaceRow]):
     """A system view with one row for each namespace."""
 
     comment = "Namespaces, one row each"
+    shown = (Need("NAMESPACE_READ_PROPERTIES", On.NAMESPACE),)
     kind = NAMESPACE
     one_each = True
     columns = (

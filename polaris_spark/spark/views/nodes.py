@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from polaris_spark.access.needs import Need, On
+from polaris_spark.access.scopes import READS_ALL
 from polaris_spark.spark.views.columns import BOOLEAN, INT, STRING, TIMESTAMP, ViewColumn, micros
 from polaris_spark.spark.views.records import RecordRow, RecordView
 from polaris_spark.system.leases import NodeRecord
@@ -12,6 +14,7 @@ NodeRow = RecordRow[NodeRecord]
 class Nodes(RecordView[NodeRecord]):
     """A system view with one row for each node number. The row shows the latest lease of the number."""
 
+    shown = (Need(READS_ALL, On.REALM),)
     comment = "Leases of node numbers, which ids contain: the latest lease of each number"
     prefix = "node/"
     record = NodeRecord

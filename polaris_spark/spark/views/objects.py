@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from polaris_spark import objects
+from polaris_spark.access.needs import Need, On
+from polaris_spark.access.scopes import READS_ALL
 from polaris_spark.backends.base import ObjectKey, Split
 from polaris_spark.errors import PolarisError
 from polaris_spark.ids import MAX_ID, unpack
@@ -55,6 +57,7 @@ class ObjectViewRow(NamedTuple):
 class Objects(SystemView[ObjectsTask, ObjectViewRow]):
     """A system view with one row for each stored object."""
 
+    shown = (Need(READS_ALL, On.REALM),)
     comment = "Immutable objects, one row each, of any type"
     rows_per_partition = 1
     columns = (

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 from typing import NamedTuple
 
+from polaris_spark.access.scopes import Scope, Sight
 from polaris_spark.catalog.rows import CatalogRow
+from polaris_spark.catalog.transactions import branch_of_transaction
 from polaris_spark.commits.as_of import AsOf, find_commit, pinned, pinned_in_realm
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import BeforeHistoryError, InputError, NotFoundError
-from polaris_spark.spark.realm_reader import RealmReader
+from polaris_spark.names import is_transaction
+from polaris_spark.spark.realm_reader import ReadStore, RealmReader
 from polaris_spark.spark.views.view import ScanRequest
 from polaris_spark.store.objects import ObjectStore
 
@@ -22,10 +25,54 @@ class Pin(NamedTuple):
     """Instance id of the realm that contains the catalog."""
     catalog: str
     head: Head
+    catalog_id: int
+    branch: str | None
+    """Branch to which the commit belongs; None if it is that of a tag."""
+    newest: Head
+    """The newest commit of the branch."""
 
     def reader(self, store: ObjectStore) -> CommitReader:
         """Read the commit, and return an object that reads the commit's indexes."""
-        return CommitReader(store, b"", self.head, store.get(self.head.commit, Commit))
+        return reader_of(store, self.head)
+
+    def sight(self, store: ReadStore) -> Sight | None:
+        """Return what the principal of a read may see in this commit; None for everything."""
+        if store.scope is None:
+            return None
+        found = sight_of(store, store.scope, self.realm, self.catalog_id, self.branch, self.head, self.newest)
+        return None if found.sees_all else found
+
+
+def sight_of(
+    store: ReadStore, scope: Scope, realm: str, catalog: int, branch: str | None, head: Head, newest: Head
+) -> Sight:
+    """Return what the principal of a read may see in one state of a catalog. It is remembered in `store`.
+
+    Args:
+        realm: instance id of the realm.
+        catalog: entity id of the catalog.
+        head: the commit of the state; its commit is 0 if the state is not stored.
+        newest: the newest commit of the branch.
+    """
+    key = (catalog, branch, head.commit, newest.commit)
+    found = store.sights.get(key)
+    if found is None:
+        if len(store.sights) >= _SIGHTS:
+            store.sights.clear()
+        objects = store.objects(realm)
+        now = reader_of(objects, newest) if newest.commit else None
+        then = reader_of(objects, head) if head.commit else None
+        found = store.sights[key] = Sight(scope, catalog, branch, then, now)
+    return found
+
+
+_SIGHTS = 64
+"""Maximum number of states that a read remembers."""
+
+
+def reader_of(store: ObjectStore, head: Head) -> CommitReader:
+    """Read the commit of a head, and return an object that reads the commit's indexes."""
+    return CommitReader(store, b"", head, store.get(head.commit, Commit))
 
 
 def pins(realm: RealmReader, request: ScanRequest) -> list[Pin]:
@@ -43,7 +90,7 @@ def pins(realm: RealmReader, request: ScanRequest) -> list[Pin]:
     wanted = request.condition("catalog")
     if options.catalog is not None:
         catalog = realm.catalog(options.catalog)
-        return [Pin(realm.store.realm, catalog.name, _head(realm, catalog, options.branch, as_of))]
+        return [_pin(realm, catalog, options.branch, as_of)]
     heads = _heads(realm, [c for c in realm.catalogs() if wanted.allows(c.name)], options.branch)
     if as_of is not None:
         _check_belongs(realm, [head for _, head in heads], as_of)
@@ -51,23 +98,42 @@ def pins(realm: RealmReader, request: ScanRequest) -> list[Pin]:
     for catalog, head in heads:
         with contextlib.suppress(BeforeHistoryError):  # the branch did not exist yet
             at = pinned_in_realm(realm.store, head, as_of)
-            found.append(Pin(realm.store.realm, catalog.name, at))
+            branch = _branch_of(options.branch) if _is_branch(realm, catalog, options.branch) else None
+            found.append(Pin(realm.store.realm, catalog.name, at, catalog.entity_id, branch, head))
     return found
 
 
-def _head(realm: RealmReader, catalog: CatalogRow, branch: str, as_of: AsOf | None) -> Head:
-    """Return the head of a catalog's branch at the point `as_of`. If this is no commit of the branch, return the head
-    of the branch or tag of this name, which may look like the id or number of a commit, such as `beef`."""
+def _pin(realm: RealmReader, catalog: CatalogRow, branch: str, as_of: AsOf | None) -> Pin:
+    """Return a catalog with the head of its branch at the point `as_of`. If this is no commit of the branch, the head
+    is that of the branch or tag of this name, which may look like the id or number of a commit, such as `beef`."""
+
+    def pin(name: str, at: Head, newest: Head) -> Pin:
+        is_branch = _is_branch(realm, catalog, name)
+        of = _branch_of(name) if is_branch else None
+        return Pin(realm.store.realm, catalog.name, at, catalog.entity_id, of, newest)
+
     if as_of is not None and as_of.name:
-        return realm.branch_or_tag(catalog, as_of)
+        found = realm.branch_or_tag(catalog, as_of)
+        return pin(as_of.name, found, found)
     head = realm.branch(catalog, branch)
     try:
-        return pinned(realm.store, head, as_of)
+        return pin(branch, pinned(realm.store, head, as_of), head)
     except InputError:
         assert as_of is not None
         with contextlib.suppress(NotFoundError):
-            return realm.branch_or_tag(catalog, as_of._replace(name=as_of.text))
+            found = realm.branch_or_tag(catalog, as_of._replace(name=as_of.text))
+            return pin(as_of.text, found, found)
         raise
+
+
+def _branch_of(name: str) -> str:
+    """Return the branch on which a transaction of this process began; for another name, return the name."""
+    return (branch_of_transaction(name) or name) if is_transaction(name) else name
+
+
+def _is_branch(realm: RealmReader, catalog: CatalogRow, name: str) -> bool:
+    """Whether a name is that of a branch or of a transaction, and not of a tag. Only reads with a scope need this."""
+    return realm.scope is None or is_transaction(name) or realm.has_branch(catalog, name)
 
 
 def _heads(realm: RealmReader, catalogs: list[CatalogRow], branch: str) -> list[tuple[CatalogRow, Head]]:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from polaris_spark.spark.logins import Granted, Login
 from polaris_spark.spark.missing_rows import Begun, begun, sweeps_told, with_new_heads
 from polaris_spark.spark.options import ViewOptions
 from polaris_spark.spark.pruning import Condition, conditions
+from polaris_spark.spark.realm_reader import open_for_reading
 from polaris_spark.spark.task_store import PlannedStore
 from polaris_spark.spark.views import VIEWS
 from polaris_spark.spark.views.columns import chosen
@@ -38,13 +40,18 @@ class ViewReader(DataSourceReader):
     """Plans a read of a system view on the driver's machine, and reads partitions on executors. Only the columns of the
     given schema are read."""
 
-    def __init__(self, options: ViewOptions, schema: StructType) -> None:
+    def __init__(self, options: ViewOptions, schema: StructType, granted: Granted | None = None) -> None:
         """
+        Args:
+            granted: what the principal of the read may see, if a session has checked it. Otherwise, the credentials in
+                the options determine the principal.
         Raises:
             InputError: the schema names a column that the view does not have.
         """
         # The reader is pickled for executors. It holds names, because neither views nor columns can be pickled.
-        self._options = options
+        self._options = options.without_credential()
+        self._granted = granted
+        self._login = Login(options.realm, options.credential)
         self._columns = [column.name for column in chosen(VIEWS[options.view].columns, schema, options.view)]
         self._conditions: dict[str, Condition] = {}
         self.pushFilters = _PushFilters(self._conditions if options.prune else {})  # type: ignore[method-assign]  # see its class
@@ -54,7 +61,9 @@ class ViewReader(DataSourceReader):
             return with_new_heads(self._planned)
 
     def _planned(self) -> list[ViewPartition]:
-        store = PlannedStore(self._options.location.resolved())
+        location = self._options.location.resolved()
+        granted = self._granted or self._login.granted(open_for_reading(location), self._options.view)
+        store = PlannedStore(location, granted.scope)
         before = begun(store.open(), self._options.realm)
         request = ScanRequest(self._options, store.open(), self._conditions)
         return [

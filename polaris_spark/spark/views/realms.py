@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pyspark.sql.types import IntegerType, MapType, StringType
 
+from polaris_spark.access.needs import Need, On
+from polaris_spark.access.scopes import READS_ALL, Scope
+from polaris_spark.spark.realm_reader import ReadStore
 from polaris_spark.spark.views.columns import INT, STRING, STRING_MAP, TIMESTAMP, ViewColumn, micros, pairs
 from polaris_spark.spark.views.records import RecordRow, RecordView
 from polaris_spark.system.realms import RealmRecord, RealmState
@@ -14,6 +17,7 @@ RealmRow = RecordRow[RealmRecord]
 class RealmsView(RecordView[RealmRecord]):
     """A system view with one row for each realm of the store."""
 
+    shown = (Need(READS_ALL, On.REALM),)
     comment = "Realms (tenants) of the store, one row each"
     prefix = "realm/"
     record = RealmRecord
@@ -46,6 +50,9 @@ class RealmsView(RecordView[RealmRecord]):
 
     def shows(self, row: RealmRow) -> bool:
         return row.record.state is not RealmState.GONE  # only the name is left, for reuse
+
+    def sees(self, store: ReadStore, scope: Scope, row: RealmRow) -> bool:
+        return row.record.instance == scope.realm and super().sees(store, scope, row)
 
 
 SYSTEM_VIEW = RealmsView()

@@ -8,11 +8,14 @@ from typing import NamedTuple
 import msgspec
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType, TimestampType
 
+from polaris_spark.access.needs import Need, On
+from polaris_spark.access.scopes import READS_ALL, Scope
 from polaris_spark.backends.base import Split
 from polaris_spark.catalog.references import CATALOGS
 from polaris_spark.commits.rows import Head
 from polaris_spark.spark.realm_reader import ReadStore
 from polaris_spark.spark.views.columns import BOOLEAN, INT, LONG, STRING, TIMESTAMP, ViewColumn, micros
+from polaris_spark.spark.views.history import sees_log
 from polaris_spark.spark.views.view import ScanRequest, SystemView, Weighted
 from polaris_spark.system.registry import ROOT
 
@@ -56,6 +59,7 @@ class ReferenceViewRow(NamedTuple):
 class References(SystemView[ReferencesTask, ReferenceViewRow]):
     """A system view with one row for each reference."""
 
+    shown = (Need(READS_ALL, On.CATALOG),)
     comment = (
         "Mutable rows of a realm, such as branches of catalogs, each with the head of a history; branches and tags of "
         "tables are in the view refs"
@@ -157,6 +161,9 @@ class References(SystemView[ReferencesTask, ReferenceViewRow]):
             columns = (batch.column(name).to_pylist() for name in ("name", "version", "value"))
             for row_name, version, value in zip(*columns, strict=True):
                 yield _row(task, row_name, version, value)
+
+    def sees(self, store: ReadStore, scope: Scope, row: ReferenceViewRow) -> bool:
+        return sees_log(scope, row.name)
 
 
 SYSTEM_VIEW = References()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.catalog.identifiers import dotted
 from polaris_spark.catalog.materialized_views import (
     FILES_READ,
@@ -57,6 +58,7 @@ class Refreshes(EntityView[RefreshRow]):
     """A system view with one row for each refresh of a materialized view."""
 
     comment = f"Refreshes of materialized views whose snapshots still exist, one row each; {WITHOUT_UNLOADED}"
+    shown = (Need("TABLE_READ_PROPERTIES", On.TABLE),)
     kind = TABLE
     rows_per_partition = SNAPSHOTS.rows_per_partition
     columns = (

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.catalog.metadata.overflow import MAIN_REF, all_refs
 from polaris_spark.catalog.metadata.rows import Ref, Snapshot, Table
 from polaris_spark.catalog.rows import TABLE
@@ -56,6 +57,7 @@ class Refs(EntityView[RefRow]):
         "Branches and tags of every table, one row each; branches of catalogs are in the view branches; "
         f"{WITHOUT_UNLOADED}"
     )
+    shown = (Need("TABLE_READ_PROPERTIES", On.TABLE),)
     kind = TABLE
     columns = (
         *IDENTITY,

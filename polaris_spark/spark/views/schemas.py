@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from polaris_spark.access.needs import Need, On
+from polaris_spark.access.scopes import Scope
 from polaris_spark.catalog.metadata.rows import Numbered, Schema, Table, View, ViewVersion
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.spark.pruning import Condition
@@ -23,6 +25,7 @@ from polaris_spark.spark.views.entities import (
     by_id,
     named,
     plan_names,
+    visible,
     with_loaded,
     with_pieces,
 )
@@ -89,6 +92,7 @@ class SchemaRow(NamedTuple):
 class Schemas(SystemView[SchemasTask, SchemaRow]):
     """A system view with one row for each column, including nested columns, of each schema of a table or view."""
 
+    shown = (Need("TABLE_READ_PROPERTIES", On.TABLE), Need("VIEW_READ_PROPERTIES", On.VIEW))
     comment = (
         "Columns of every table and view, including nested ones, one row for each schema that contains the column; "
         f"{WITHOUT_UNLOADED}"
@@ -149,6 +153,7 @@ class Schemas(SystemView[SchemasTask, SchemaRow]):
     def rows(self, store: ReadStore, task: SchemasTask, needs: frozenset[str]) -> Iterator[SchemaRow]:
         objects = store.objects(task.names.pin.realm)
         entries = named(task.names.pin.reader(objects), task.names, None)
+        entries = visible(store, task.names, entries, self.shown)
         wanted = (entry for entry in entries if entry.kind in (TABLE, VIEW))
         allowed = (entry for entry in wanted if task.kinds.allows(KINDS[entry.kind]))
         kept = (one for one in _kept(objects, allowed) if task.current.allows(one.is_current))
@@ -157,6 +162,9 @@ class Schemas(SystemView[SchemasTask, SchemaRow]):
             identifiers = frozenset(schema.identifier_field_ids or ())
             for field in fields_of(schema.fields):
                 yield SchemaRow(one, field, field.id in identifiers)
+
+    def sees(self, store: ReadStore, scope: Scope, row: SchemaRow) -> bool:
+        return True  # `rows` reads only tables and views that the principal may see
 
     def weigh(self, row: SchemaRow) -> int:
         return 256 + len(row.field.doc or "")

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.catalog.metadata.overflow import all_refs
 from polaris_spark.catalog.metadata.pieces import placed
 from polaris_spark.catalog.metadata.rows import Snapshot, Table
@@ -68,6 +69,7 @@ class Snapshots(EntityView[SnapshotRow]):
     """A system view with one row for each snapshot of each table."""
 
     comment = f"Snapshots of every table, one row each; {WITHOUT_UNLOADED}"
+    shown = (Need("TABLE_READ_PROPERTIES", On.TABLE),)
     kind = TABLE
     rows_per_partition = 100
     columns = (

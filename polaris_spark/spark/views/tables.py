@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 from pyspark.sql.types import LongType, MapType, StringType
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.catalog.metadata.overflow import all_properties, all_refs, current_piece
 from polaris_spark.catalog.metadata.rows import (
     EMPTY_TABLE,
@@ -86,6 +87,7 @@ class Tables(EntityView[TableRow]):
     """A system view with one row for each Iceberg table."""
 
     comment = "Iceberg tables, one row each"
+    shown = (Need("TABLE_READ_PROPERTIES", On.TABLE),)
     kind = TABLE
     one_each = True
     columns = (

@@ -3,6 +3,9 @@ row shows the current or latest run."""
 
 from __future__ import annotations
 
+from polaris_spark.access.needs import Need, On
+from polaris_spark.access.scopes import READS_ALL, Scope
+from polaris_spark.spark.realm_reader import ReadStore
 from polaris_spark.spark.views.columns import BOOLEAN, LONG, STRING, TIMESTAMP, ViewColumn, micros
 from polaris_spark.spark.views.records import RecordRow, RecordView
 from polaris_spark.system.tasks import TaskRecord
@@ -13,6 +16,7 @@ TaskRow = RecordRow[TaskRecord]
 class TasksView(RecordView[TaskRecord]):
     """A system view with one row for each kind of task and scope (store, realm or catalog)."""
 
+    shown = (Need(READS_ALL, On.CATALOG),)
     comment = "Jobs that run one at a time per kind: the current or latest run of each, with its progress"
     prefix = "task/"
     record = TaskRecord
@@ -62,6 +66,12 @@ class TasksView(RecordView[TaskRecord]):
             "total", LONG, "Total amount of that step; null if unknown", lambda row: row.record.total or None
         ),
     )
+
+    def sees(self, store: ReadStore, scope: Scope, row: TaskRow) -> bool:
+        instance, _, catalog = row.name.partition("/")[2].partition("/")
+        if catalog and instance == scope.realm:
+            return scope.sees_all_of(int(catalog, 16))
+        return instance in (scope.realm, "store") and scope.sees_realm
 
 
 SYSTEM_VIEW = TasksView()

@@ -7,6 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
+from polaris_spark.access import securables
+from polaris_spark.access.needs import UNDECLARED, Needs, On
+from polaris_spark.access.scopes import Scope
 from polaris_spark.errors import InputError
 from polaris_spark.index.ranges import grouped
 from polaris_spark.spark.options import ViewOptions
@@ -78,6 +81,10 @@ class SystemView(ABC, Generic[T, R]):
 
     The weights of the tasks (`Weighted`) count as their numbers of rows.
     """
+    shown: ClassVar[Needs] = UNDECLARED
+    """In a realm with access control, the privileges that show a row, and on what. The principal needs one of them; for
+    rows of several kinds, the one for the kind of the row. `CATALOG_READ_LOG` on the catalog or on the realm shows all
+    rows, too."""
     has_range: ClassVar[bool] = False
     """Whether the view supports the options `from` and `to`, which select a range of the history."""
 
@@ -93,6 +100,13 @@ class SystemView(ABC, Generic[T, R]):
         """Yield the rows of a task. Called on an executor. `needs` contains `ViewColumn.needs` of the requested
         columns."""
 
+    def sees(self, store: ReadStore, scope: Scope, row: R) -> bool:
+        """Return whether the principal of a read with a scope may see a row. Called on an executor.
+
+        By default, the principal needs each privilege in `shown` on the realm.
+        """
+        return all(scope.may(need.privilege, (securables.REALM,)) for need in self.shown)
+
     def weigh(self, row: R) -> int:
         """Return the approximate size of a row, in bytes. The sum of these sizes limits the rows in an Arrow batch."""
         return 512
@@ -105,10 +119,18 @@ class SystemView(ABC, Generic[T, R]):
         """
         if not self.has_range:
             request.refuse_range()
-        planned = self.plan(request)
+        planned = self._planned(request)
         weights = [one.weight for one in planned]
         n = partition_count(request.options.splits, sum(weights), self.rows_per_partition)
         return [tuple([planned[i].task for i in run]) for run in grouped(weights, n)]
+
+    def _planned(self, request: ScanRequest) -> list[Weighted[T]]:
+        """Return the tasks of a read. For a view of the whole realm, there are none if the principal may not see it."""
+        scope = request.store.scope
+        if scope is None or any(need.on is not On.REALM for need in self.shown):
+            return self.plan(request)
+        is_seen = all(scope.may(need.privilege, (securables.REALM,)) for need in self.shown)
+        return self.plan(request) if is_seen else []
 
     def read(
         self, store: ReadStore, tasks: Sequence[T], columns: Sequence[ViewColumn[R]]
@@ -116,7 +138,12 @@ class SystemView(ABC, Generic[T, R]):
         """Yield the requested columns of a partition's rows as Arrow batches. Called on an executor."""
         needs = frozenset(column.needs for column in columns if column.needs)
         rows = (row for task in tasks for row in self.rows(store, task, needs))
-        return batches(columns, rows, self.weigh)
+        return batches(columns, self.visible(store, rows), self.weigh)
+
+    def visible(self, store: ReadStore, rows: Iterator[R]) -> Iterator[R]:
+        """Return the rows that the principal of a read may see."""
+        scope = store.scope
+        return rows if scope is None else (row for row in rows if self.sees(store, scope, row))
 
 
 def partition_count(splits: int, rows: int, rows_per_partition: int) -> int:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from polaris_spark.access.needs import Need, On
 from polaris_spark.catalog.identifiers import dotted
 from polaris_spark.catalog.metadata.rows import EMPTY_VIEW, Schema, View, ViewVersion
 from polaris_spark.catalog.rows import VIEW, Unloaded
@@ -67,6 +68,7 @@ class SqlViews(EntityView[ViewRow]):
     """A system view with one row for each Iceberg view."""
 
     comment = "Iceberg views, one row each"
+    shown = (Need("VIEW_READ_PROPERTIES", On.VIEW),)
     kind = VIEW
     one_each = True
     columns = (

@@ -1,0 +1,106 @@
+"""The scope of a read of system views. It is what the principal of a session may see, or the principal whose
+credentials are options of the read."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from polaris_spark.access.credentials import Credentials
+from polaris_spark.access.reading import authenticate
+from polaris_spark.access.rows import ACCESS, Principal
+from polaris_spark.access.rules import Rules, Subject
+from polaris_spark.access.scopes import Scope, scope_of
+from polaris_spark.catalog.rows import CatalogRow
+from polaris_spark.clock import SystemClock
+from polaris_spark.config import Secret
+from polaris_spark.errors import NotAuthorizedError, RealmStateError, ReferenceGoneError
+from polaris_spark.rest.permissions import knows_all_catalogs, knows_catalog
+from polaris_spark.spark.realm_reader import ReadStore, RealmReader
+from polaris_spark.spark.views import VIEWS
+
+
+class Granted(NamedTuple):
+    """The scope of a read whose principal has been checked."""
+
+    scope: Scope | None
+    """None for everything: the realm has no access control."""
+
+
+class Login:
+    """The principal of a read that no session has checked."""
+
+    def __init__(self, realm: str, credential: Secret | None) -> None:
+        """
+        Args:
+            realm: name of the realm.
+            credential: text of the form `client_id:client_secret`.
+        """
+        self._realm = realm
+        self._credential = credential
+        self._known: Principal | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        # Executors get a scope, and no credentials.
+        return {"_realm": self._realm, "_credential": None, "_known": None}
+
+    def granted(self, store: ReadStore, view: str) -> Granted:
+        """Return what the principal may see in a view.
+
+        Raises:
+            NotAuthorizedError: the realm has access control, and the credentials are missing or wrong.
+        """
+        try:
+            realm = store.realm(self._realm)
+        except RealmStateError:
+            return Granted(None)  # views of a realm report it; others show records of the store
+        rules = _rules_of(realm)
+        if rules is None:
+            return Granted(None)
+        if self._credential is None:
+            raise NotAuthorizedError(
+                "this realm has access control: set the option 'credential' to client_id:client_secret, or read the "
+                "view as polaris.system.<view> in a catalog with credentials"
+            )
+        now = SystemClock().now_ms()
+        if self._known is None or rules.principals.get(self._known.name) != self._known:
+            parsed = Credentials.parse(self._credential.reveal(), "the option 'credential'")
+            self._known = authenticate(rules.head, parsed.client_id, parsed.secret.reveal(), now)
+        subject = rules.subject(self._known.name, now)
+        return granted_to(rules, subject, realm.record.instance, view, realm.catalogs())
+
+
+def granted_to(rules: Rules, subject: Subject, realm: str, view: str, catalogs: list[CatalogRow]) -> Granted:
+    """Return what a principal may see in a view.
+
+    Args:
+        realm: instance id of the realm.
+        catalogs: all catalogs of the realm.
+    """
+    known = None
+    if not knows_all_catalogs(subject):
+        known = [one.entity_id for one in catalogs if knows_catalog(rules, subject, one)]
+    privileges = {need.privilege for need in VIEWS[view].shown}
+    return Granted(scope_of(rules, subject, realm, privileges, known))
+
+
+_rules: dict[tuple[str, int], Rules] = {}
+
+
+def _rules_of(realm: RealmReader) -> Rules | None:
+    """Return the rules of a realm; None if it has no access control.
+
+    Raises:
+        ReferenceGoneError: the reference `access` was dropped. This does not turn access control off.
+    """
+    try:
+        head = realm.live(ACCESS)[1]
+    except ReferenceGoneError:
+        if any(one.name == ACCESS for one in realm.listed()):
+            raise
+        return None
+    key = (realm.record.instance, head.commit)
+    found = _rules.get(key)
+    if found is None:
+        _rules.clear()
+        found = _rules[key] = Rules(realm.open(head))
+    return found
