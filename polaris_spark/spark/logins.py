@@ -64,7 +64,7 @@ class Login:
         now = SystemClock().now_ms()
         if self._known is None or rules.principals.get(self._known.name) != self._known:
             parsed = Credentials.parse(self._credential.reveal(), "the option 'credential'")
-            self._known = authenticate(rules.head, parsed.client_id, parsed.secret.reveal(), now)
+            self._known, _ = authenticate(rules.head, parsed.client_id, parsed.secret.reveal(), now)
         subject = rules.subject(self._known.name, now)
         return granted_to(rules, subject, realm.record.instance, view, realm.catalogs())
 

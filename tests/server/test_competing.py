@@ -14,9 +14,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from socket import AF_UNIX, socket
 
+from polaris_spark.spark.bridge import PROTOCOL
+
 from polaris_spark.commits.rows import Head
 from polaris_spark.ids import unpack
-from polaris_spark.spark.bridge import PROTOCOL
 from polaris_spark.spark.frames import BUFFER_BYTES, framed, receive
 from polaris_spark.system.leases import NodeRecord
 from polaris_spark.system.stores import system_references
