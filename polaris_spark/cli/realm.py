@@ -80,14 +80,7 @@ def create(
 @app.command("describe")
 def describe(store: Store, realm: Name = None, password: Password = None, as_json: AsJSON = False) -> None:
     """Show the state and the properties of a realm."""
-
-    def found(realms: Realms, name: str) -> RealmRecord:
-        record = realms.find(name)
-        if record is None:
-            raise RealmStateError(f"there is no realm {name!r} in this store")
-        return record
-
-    _change(store, realm, found, password, as_json=as_json)
+    _change(store, realm, _found, password, as_json=as_json)
 
 
 @app.command("set")
@@ -166,18 +159,17 @@ def purge(
         with Tasks(connection.backend, connection.clock).running("purge_realm", "store"):
             purged = Purge(connection.backend, connection.clock).realm(name)
     counted = None if purged.objects < 0 else purged.objects
-    if as_json:
-        print_json(
-            {
-                "name": name,
-                "instance": purged.instance,
-                "references": purged.references,
-                "objects": counted,
-            }
-        )
-        return
     objects = "all objects" if counted is None else f"{counted:,} objects"
-    screen().print(f"realm {plain(name)} was purged: {purged.references:,} references and {objects}")
+    _report(
+        {
+            "name": name,
+            "instance": purged.instance,
+            "references": purged.references,
+            "objects": counted,
+        },
+        f"realm {plain(name)} was purged: {purged.references:,} references and {objects}",
+        as_json=as_json,
+    )
 
 
 def _confirm(store: str, name: str) -> None:
@@ -202,13 +194,22 @@ def _require_inactive(realms: Realms, name: str) -> None:
     """
     from polaris_spark.system.realms import RealmState
 
-    record = realms.find(name)
-    if record is None:
-        raise RealmStateError(f"there is no realm {name!r} in this store")
-    if record.state is RealmState.ACTIVE:
+    if _found(realms, name).state is RealmState.ACTIVE:
         raise RealmStateError(
             f"realm {name!r} is ACTIVE: deactivate it first (realm deactivate), so that no process opens it"
         )
+
+
+def _found(realms: Realms, name: str) -> RealmRecord:
+    """Return the record of a realm.
+
+    Raises:
+        RealmStateError: the realm does not exist.
+    """
+    record = realms.find(name)
+    if record is None:
+        raise RealmStateError(f"there is no realm {name!r} in this store")
+    return record
 
 
 def _change(
@@ -239,6 +240,14 @@ def _show(record: RealmRecord, *, as_json: bool) -> None:
     screen().print(table)
 
 
+def _report(facts: dict[str, Any], sentence: str, *, as_json: bool) -> None:
+    """Print what a command has done: the facts as JSON, or a sentence."""
+    if as_json:
+        print_json(facts)
+    else:
+        screen().print(sentence, soft_wrap=True)
+
+
 def _facts(record: RealmRecord) -> dict[str, Any]:
     return {
         "name": record.name,
@@ -267,25 +276,21 @@ def export_realm(
     with _connected(store, password, create=False) as connection, steps() as watch:
         done = Export(connection, realm, __version__, watch).write(Path(name), overwrite=overwrite)
     trailer = done.trailer
-    if as_json:
-        print_json(
-            {
-                "file": name,
-                "realm": done.header.realm,
-                "references": trailer.references,
-                "objects": trailer.objects,
-                "rows": trailer.rows,
-                "bytes": done.bytes,
-                "sha256": trailer.sha256.hex(),
-                "attempts": done.attempts,
-            }
-        )
-        return
     again = f" It began {done.attempts} times, because sweeps deleted rows." if done.attempts > 1 else ""
-    screen().print(
+    _report(
+        {
+            "file": name,
+            "realm": done.header.realm,
+            "references": trailer.references,
+            "objects": trailer.objects,
+            "rows": trailer.rows,
+            "bytes": done.bytes,
+            "sha256": trailer.sha256.hex(),
+            "attempts": done.attempts,
+        },
         f"{plain(name)}: {trailer.references:,} references and {trailer.objects:,} objects of realm "
         f"{plain(done.header.realm)} in {done.bytes:,} bytes.{again}",
-        soft_wrap=True,
+        as_json=as_json,
     )
 
 
@@ -318,25 +323,21 @@ def import_realm(
                 record = Import(connection, checked, new_name, watch).run()
         except NoStoreError as error:
             raise InputError(f"{error}; --create creates one here") from error
-    if as_json:
-        print_json(
-            {
-                "file": name,
-                "realm": record.name,
-                "instance": record.instance,
-                "state": record.state.value,
-                "references": trailer.references,
-                "objects": trailer.objects,
-                "rows": trailer.rows,
-            }
-        )
-        return
-    screen().print(
+    _report(
+        {
+            "file": name,
+            "realm": record.name,
+            "instance": record.instance,
+            "state": record.state.value,
+            "references": trailer.references,
+            "objects": trailer.objects,
+            "rows": trailer.rows,
+        },
         f"realm {plain(record.name)} is {record.state.value}, with {trailer.references:,} references and "
         f"{trailer.objects:,} objects from {plain(name)}. Its tables have the same files as those of realm "
         f"{plain(checked.header.realm)} from which the file was exported: if that realm is still in use, delete files "
         "in only one of the two.",
-        soft_wrap=True,
+        as_json=as_json,
     )
 
 

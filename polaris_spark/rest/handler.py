@@ -18,7 +18,7 @@ from polaris_spark.rest.config import ROUTES
 from polaris_spark.rest.errors import response_of
 from polaris_spark.rest.messages import decode
 from polaris_spark.rest.request import NotModified, Request, Response
-from polaris_spark.rest.router import EXTENSION, Router
+from polaris_spark.rest.router import EXTENSION, Match, Router
 from polaris_spark.system.realms import ServingRealm
 
 STATE_HEADER = "polaris-state"
@@ -84,21 +84,9 @@ def handle(
         subject = (
             None if rules is None else subject_of(rules, caller, match.route.needs, catalog, match.prefix)
         )
-        params, state = match.params, lower.get(STATE_HEADER, "")
-        if match.prefix is not None and match.prefix != catalog.name:
-            name, _, state = match.prefix.partition(STATE)
-            if name != catalog.name or not state:
-                here = "" if rules is not None else f"; this catalog's name is {catalog.name!r}"
-                raise NotFoundError(f"there is no catalog {match.prefix!r} here{here}")
-        if state:
-            catalog = catalog_at(catalog, state)
-        name = params.get("table") or params.get("view") or ""
-        begun = catalog
-        if STATE in name:
-            catalog, plain = _at_named_state(begun, namespace_in(params["namespace"]), name)
-            params = {key: plain if value == name else value for key, value in params.items()}
-        if body and STATE in body and match.template in _NAMES_IN_BODY:
-            catalog, body = _at_state_in_body(begun, catalog, params, body)
+        catalog, params, body = _resolved(
+            catalog, match, lower.get(STATE_HEADER, ""), body, hides_names=rules is not None
+        )
         keep = None
         if rules is not None and subject is not None:
             route = match.route
@@ -121,6 +109,37 @@ def handle(
         return match.route.answer(catalog, request)
     except Exception as error:
         return response_of(error)
+
+
+def _resolved(
+    catalog: Catalog, match: Match, state: str, body: str | None, *, hides_names: bool
+) -> tuple[Catalog, Mapping[str, str], str | None]:
+    """Resolve the state of the catalog that a request means: by its header, by the prefix of its path, or by names such
+    as `t@dev` in its path and body.
+
+    Args:
+        state: the state in the header; empty if there is none.
+        hides_names: whether an error must not contain the name of the catalog.
+    Returns:
+        the catalog in the state, and the parameters of the path and the body with names without states.
+    Raises:
+        BadRequestError: the names are in different states.
+        NotFoundError: the prefix names another catalog, or there is no such state.
+    """
+    if match.prefix is not None and match.prefix != catalog.name:
+        name, _, state = match.prefix.partition(STATE)
+        if name != catalog.name or not state:
+            here = "" if hides_names else f"; this catalog's name is {catalog.name!r}"
+            raise NotFoundError(f"there is no catalog {match.prefix!r} here{here}")
+    begun = found = catalog_at(catalog, state) if state else catalog
+    params = match.params
+    name = params.get("table") or params.get("view") or ""
+    if STATE in name:
+        found, plain = _at_named_state(begun, namespace_in(params["namespace"]), name)
+        params = {key: plain if value == name else value for key, value in params.items()}
+    if body and STATE in body and match.template in _NAMES_IN_BODY:
+        found, body = _at_state_in_body(begun, found, params, body)
+    return found, params, body
 
 
 def _at_named_state(catalog: Catalog, namespace: tuple[str, ...], name: str) -> tuple[Catalog, str]:
