@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from polaris_spark.cli.options import AsJSON, Password, Realm, Store
 from polaris_spark.cli.output import plain, print_json, screen
+
+if TYPE_CHECKING:
+    from polaris_spark.access.bootstrap import Bootstrapped
+    from polaris_spark.access.credentials import Credentials
 
 CREDENTIALS_VARIABLE = "POLARIS_SPARK_BOOTSTRAP_CREDENTIALS"
 """Name of the environment variable that can contain the credentials of the administrator, as
@@ -36,7 +40,6 @@ def bootstrap(
     POLARIS_SPARK_BOOTSTRAP_CREDENTIALS can give them, as client_id:client_secret. A repeated call changes nothing.
     """
     from polaris_spark.access.bootstrap import bootstrap as begin
-    from polaris_spark.access.credentials import Credentials
     from polaris_spark.catalog.catalogs import initialize
     from polaris_spark.cli.stores import store_options
     from polaris_spark.commits.change import Operation
@@ -47,12 +50,7 @@ def bootstrap(
     from polaris_spark.system.connections import connect_store
 
     check_principal(principal)
-    text = os.environ.get(CREDENTIALS_VARIABLE)
-    given = None
-    if text is not None:
-        what = f"the environment variable {CREDENTIALS_VARIABLE}"
-        given = Credentials.parse(text, what)
-        given.require_strong(what)
+    given = _given_credentials()
     parsed = StoreURI.parse(store)
     refuse_memory(parsed)
     operation = Operation(b"", os_user())
@@ -65,7 +63,29 @@ def bootstrap(
         done = begin(references, operation, principal, given, reset=reset)
     finally:
         connection.close()
-    made = done.credentials if given is None else None
+    _report(done, realm, is_generated=given is None, as_json=as_json)
+
+
+def _given_credentials() -> Credentials | None:
+    """Return the credentials in the environment; None if there are none.
+
+    Raises:
+        InputError: they are malformed or weak.
+    """
+    from polaris_spark.access.credentials import Credentials
+
+    text = os.environ.get(CREDENTIALS_VARIABLE)
+    if text is None:
+        return None
+    what = f"the environment variable {CREDENTIALS_VARIABLE}"
+    given = Credentials.parse(text, what)
+    given.require_strong(what)
+    return given
+
+
+def _report(done: Bootstrapped, realm: str, *, is_generated: bool, as_json: bool) -> None:
+    """Print the administrator, and its credentials if they were generated now."""
+    made = done.credentials if is_generated else None
     if as_json:
         print_json(
             {

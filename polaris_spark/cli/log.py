@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -98,7 +98,7 @@ def log(
     as_json: AsJSON = False,
 ) -> None:
     """Show the commit graph of a catalog, newest commit first."""
-    from polaris_spark.catalog.change_log import BranchLog, new_changes
+    from polaris_spark.catalog.change_log import BranchLog
     from polaris_spark.cli.stores import open_store
     from polaris_spark.commits.as_of import AsOf
 
@@ -122,10 +122,7 @@ def log(
 
         shown = newest()
         if follow:
-            with contextlib.suppress(KeyboardInterrupt):
-                for change in new_changes(newest, None if begin is None else position_at(shown, begin)):
-                    if wanted.allows(change):
-                        print(json.dumps(change, ensure_ascii=False), flush=True)
+            _follow(newest, None if begin is None else position_at(shown, begin), wanted)
             return
         first, last = limits(shown, begin, end)
         found = _filtered(read_commits(shown, first, last), wanted)
@@ -140,6 +137,20 @@ def log(
         draw(listed, None, screen())
         if len(listed) == limit:
             screen().print("┆  older commits were not searched (see --limit)", style="dim")
+
+
+def _follow(newest: Callable[[], BranchLog], after: LogPosition | None, wanted: ChangeFilter) -> None:
+    """Print each change after a position as a line of JSON, until the user interrupts.
+
+    Args:
+        after: the position; None for the position after the newest change.
+    """
+    from polaris_spark.catalog.change_log import new_changes
+
+    with contextlib.suppress(KeyboardInterrupt):
+        for change in new_changes(newest, after):
+            if wanted.allows(change):
+                print(json.dumps(change, ensure_ascii=False), flush=True)
 
 
 def _filtered(found: Iterable[Json], wanted: ChangeFilter) -> Iterator[Json]:

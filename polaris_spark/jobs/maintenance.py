@@ -71,6 +71,23 @@ def job(
     Raises:
         InputError: a name, type or order of the parameters or columns is not allowed (see `Procedure`).
     """
+    return Procedure(
+        name=name,
+        parameters=(*parameters, *((_RIGHT,) if deletes is not None else ()), _WAIT),
+        columns=columns,
+        run=_alone(name, run, scope, deletes),
+        comment=comment,
+        uses_spark=True,
+        over_http=over_http,
+        maintenance=True,
+        needs=needs or (Need("CATALOG_MAINTAIN", On.CATALOG if scope == "catalog" else On.REALM),),
+        finds_faults=finds_faults,
+        idle=idle,
+    )
+
+
+def _alone(name: str, run: Run, scope: Scope, deletes: Deletes | None) -> Run:
+    """Return a function that runs a job while it holds the lease of the job's task. The arguments are as in `job`."""
 
     def run_alone(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
         from polaris_spark.system.tasks import Tasks
@@ -78,11 +95,8 @@ def job(
         given = {name: value for name, value in arguments.items() if name not in (_WAIT.name, _RIGHT.name)}
         session = call.session
         if deletes is not None:
-            _check_clock(
-                session,
-                deletes=deletes(given),
-                clock_is_right=bool(arguments.get(_RIGHT.name, False)),
-            )
+            clock_is_right = bool(arguments.get(_RIGHT.name, False))
+            _check_clock(session, deletes=deletes(given), clock_is_right=clock_is_right)
         tasks = Tasks(session.connection.backend, session.connection.clock)
 
         def waiting() -> None:
@@ -97,19 +111,7 @@ def job(
             finally:
                 call.held = None
 
-    return Procedure(
-        name=name,
-        parameters=(*parameters, *((_RIGHT,) if deletes is not None else ()), _WAIT),
-        columns=columns,
-        run=run_alone,
-        comment=comment,
-        uses_spark=True,
-        over_http=over_http,
-        maintenance=True,
-        needs=needs or (Need("CATALOG_MAINTAIN", On.CATALOG if scope == "catalog" else On.REALM),),
-        finds_faults=finds_faults,
-        idle=idle,
-    )
+    return run_alone
 
 
 def unless_dry_run(arguments: Mapping[str, Any]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final, Protocol
 
 from polaris_spark.access.control import AccessControl
@@ -92,15 +93,8 @@ def handle(
             route = match.route
             parsed = None if route.body is None else decode(body, route.body)
             key = path if method == "GET" and not query else None
-            catalog, keep = authorize(
-                rules,
-                subject,
-                route.needs,
-                lambda: Asked(params, query, parsed),
-                catalog,
-                router.find,
-                key=key,
-            )
+            asked = partial(Asked, params, query, parsed)
+            catalog, keep = authorize(rules, subject, route.needs, asked, catalog, router.find, key=key)
         if catalog is not given and session is not None and match.route.base == EXTENSION:
             session = session.derive(catalog=catalog, roles=caller.roles)
         request = Request(

@@ -364,9 +364,7 @@ def create_app(
     health = Health(catalogs.check)
 
     async def healthz(_: Request) -> Response:
-        problem = await health.problem()
-        found = {"status": "unavailable", "reason": problem} if problem else {"status": "ok"}
-        return as_http(Answer(503 if problem else 200, JSON_HEADERS, encode(found)), gzipped=False)
+        return _of_health(await health.problem())
 
     async def metrics(request: Request) -> Response:
         if local and authenticators is None:
@@ -394,6 +392,11 @@ def create_app(
     app.state.close = protocol.close
     app.router.redirect_slashes = False
     return app
+
+
+def _of_health(problem: str) -> Response:
+    found = {"status": "unavailable", "reason": problem} if problem else {"status": "ok"}
+    return as_http(Answer(503 if problem else 200, JSON_HEADERS, encode(found)), gzipped=False)
 
 
 def _tell(_: Request, error: Exception) -> Response:

@@ -71,21 +71,12 @@ def configure(
         raise InputError(
             f"the name of a catalog must be a plain SQL identifier such as 'polaris', not {name!r}"
         )
-    for option, uri in (("store", store), ("warehouse", warehouse)):
-        if uri is not None and holds_secret(str(uri)):
-            raise InputError(
-                f"{option} {without_secrets(str(uri))!r} contains a secret, which everyone can read in the "
-                "configuration; remove it and set a separate option, such as store.password"
-            )
+    _refuse_secrets(store=store, warehouse=warehouse)
     lineage = {"type": "rest", "uri": lineage_uri(store)}
     given = {"store": store, "warehouse": warehouse, "python": sys.executable, **lineage, **properties}
     settings = texts_of(given)
     check_properties(settings)
-    if iceberg_jar is None:
-        _append(builder, "spark.jars.packages", ICEBERG_PACKAGE)
-    else:
-        _add_jar(builder, _file(iceberg_jar))
-    _add_jar(builder, jar())
+    _add_jars(builder, iceberg_jar)
     extensions = (ICEBERG_EXTENSIONS, POLARIS_EXTENSIONS)
     for extension in extensions:
         _append(builder, "spark.sql.extensions", extension)
@@ -97,6 +88,25 @@ def configure(
     use_this_python_in_local_workers(builder)
     check_at_start(builder, name, options, catalog_class=CATALOG_CLASS, extensions=extensions)
     return builder
+
+
+def _refuse_secrets(**uris: str | None) -> None:
+    """Refuse URIs that contain a password."""
+    for option, uri in uris.items():
+        if uri is not None and holds_secret(str(uri)):
+            raise InputError(
+                f"{option} {without_secrets(str(uri))!r} contains a secret, which everyone can read in the "
+                "configuration; remove it and set a separate option, such as store.password"
+            )
+
+
+def _add_jars(builder: SparkSession.Builder, iceberg_jar: str | os.PathLike[str] | None) -> None:
+    """Add the jars of Iceberg and of the catalog."""
+    if iceberg_jar is None:
+        _append(builder, "spark.jars.packages", ICEBERG_PACKAGE)
+    else:
+        _add_jar(builder, _file(iceberg_jar))
+    _add_jar(builder, jar())
 
 
 def _file(path: str | os.PathLike[str]) -> str:

@@ -149,6 +149,39 @@ class RowSum:
         return (self._sum % _MODULUS).to_bytes(_DIGEST_BYTES, "big")
 
 
+class _Content:
+    """Counts and the index of the blocks of objects in a realm file."""
+
+    def __init__(self) -> None:
+        self.last = (-1, 0)
+        """Id and part of the last row."""
+        self.index: list[Indexed] = []
+        self._objects = self._rows = self._size = 0
+        self._sum = RowSum()
+
+    def add(self, offset: int, rows: Sequence[ObjectRow]) -> None:
+        """Add the rows of a block of objects at a position of the file."""
+        self.index.append(Indexed(offset, rows[0].id, len(rows)))
+        self._rows += len(rows)
+        for row in rows:
+            self._objects += row.part == 0
+            self._size += len(row.value)
+            self._sum.add(row.id, row.part, hashlib.sha256(row.value).digest())
+        self.last = (rows[-1].id, rows[-1].part)
+
+    def trailer(self, references: int, sha256: bytes) -> Trailer:
+        """Return the trailer of a file with this content."""
+        return Trailer(
+            references=references,
+            objects=self._objects,
+            rows=self._rows,
+            size=self._size,
+            highest=max(self.last[0], 0),
+            sum=self._sum.value(),
+            sha256=sha256,
+        )
+
+
 class Writer:
     """Writes a realm file, block by block."""
 
@@ -163,9 +196,8 @@ class Writer:
         self._digest = hashlib.sha256()
         self.size = 0
         """Number of bytes that were written."""
-        self._index: list[Indexed] = []
-        self._sum = RowSum()
-        self._references = self._objects = self._rows = self._bytes = self._highest = 0
+        self._content = _Content()
+        self._references = 0
         self._raw(MAGIC)
 
     def header(self, header: FileHeader) -> None:
@@ -185,27 +217,13 @@ class Writer:
     def objects(self, rows: Iterable[ObjectRow]) -> None:
         """Write rows of objects. Their keys must be above the keys of all rows that were written before."""
         for some in sized(rows, value_bytes, most_bytes=OBJECT_BYTES, most=_OBJECT_ROWS):
-            self._index.append(Indexed(self.size, some[0].id, len(some)))
+            self._content.add(self.size, some)
             self._block(Kind.OBJECTS, _compressed(some))
-            self._rows += len(some)
-            for row in some:
-                self._objects += row.part == 0
-                self._bytes += len(row.value)
-                self._sum.add(row.id, row.part, hashlib.sha256(row.value).digest())
-            self._highest = some[-1].id
 
     def finish(self) -> Trailer:
         """Write the index and the trailer, and return the trailer."""
-        self._block(Kind.INDEX, _compressed(self._index))
-        trailer = Trailer(
-            references=self._references,
-            objects=self._objects,
-            rows=self._rows,
-            size=self._bytes,
-            highest=self._highest,
-            sum=self._sum.value(),
-            sha256=self._digest.digest(),
-        )
+        self._block(Kind.INDEX, _compressed(self._content.index))
+        trailer = self._content.trailer(self._references, self._digest.digest())
         self._block(Kind.TRAILER, _encode(trailer))
         return trailer
 
@@ -291,19 +309,10 @@ class RealmFile:
         """Read and check the whole file."""
         self._offsets = array("q")
         heads: list[Held] = []
-        index: list[Indexed] = []
+        content = _Content()
         listed: list[Indexed] | None = None
-        total, last = RowSum(), (-1, 0)
-        objects = rows = size = 0
-        stage = -1
         trailer = None
-        for block in self._blocks_from_start():
-            at = _ORDER[block.kind]
-            if trailer is not None:
-                raise self._damaged(block.offset, "there are bytes after the trailer")
-            if at < stage or (at == stage and block.kind not in _REPEATED) or (stage < 0 and at):
-                raise self._damaged(block.offset, f"a block of kind {block.kind.name} is not allowed here")
-            stage = at
+        for block in self._blocks_in_order():
             if block.kind is Kind.HEADER:
                 self.header = self._header(block)
             elif block.kind is Kind.REFERENCES:
@@ -311,19 +320,9 @@ class RealmFile:
                     heads.append(Held(name, self._head(block, name, value)))
             elif block.kind is Kind.OBJECTS:
                 found = self._decoded_rows(block)
-                if not found:
-                    raise self._damaged(block.offset, "a block of objects is empty")
-                for row in found:
-                    expected = (last[0], last[1] + 1) if row.part else (max(row.id, last[0] + 1), 0)
-                    if (row.id, row.part) != expected:
-                        raise self._damaged(block.offset, f"row {row.id}/{row.part} is not in order")
-                    last = expected
-                    total.add(row.id, row.part, hashlib.sha256(row.value).digest())
-                    objects += row.part == 0
-                    size += len(row.value)
-                rows += len(found)
+                self._require_ascending(block, content.last, found)
+                content.add(block.offset, found)
                 self._offsets.append(block.offset)
-                index.append(Indexed(block.offset, found[0].id, len(found)))
             elif block.kind is Kind.INDEX:
                 listed = self._inflated(block, list[Indexed])
             else:
@@ -335,20 +334,37 @@ class RealmFile:
                 f"the realm file {str(self.path)!r} is incomplete: it ends without a trailer; copy it again, or "
                 "export again"
             )
-        counted = (len(heads), objects, rows, size, max(last[0], 0), total.value())
-        said = (
-            trailer.references,
-            trailer.objects,
-            trailer.rows,
-            trailer.size,
-            trailer.highest,
-            trailer.sum,
-        )
-        if counted != said or listed != index or not heads:
+        if content.trailer(len(heads), trailer.sha256) != trailer or listed != content.index or not heads:
             raise self._damaged(0, "the counts or the index differ from the content")
         self.trailer = trailer
         self.heads: Sequence[Held] = heads
         """The heads of all references."""
+
+    def _blocks_in_order(self) -> Iterator[_Block]:
+        """Yield all blocks from the beginning, and check the order of their kinds."""
+        last = None
+        for block in self._blocks_from_start():
+            if last is Kind.TRAILER:
+                raise self._damaged(block.offset, "there are bytes after the trailer")
+            stage, at = -1 if last is None else _ORDER[last], _ORDER[block.kind]
+            if at < stage or (at == stage and block.kind not in _REPEATED) or (stage < 0 and at):
+                raise self._damaged(block.offset, f"a block of kind {block.kind.name} is not allowed here")
+            last = block.kind
+            yield block
+
+    def _require_ascending(self, block: _Block, last: tuple[int, int], rows: Sequence[ObjectRow]) -> None:
+        """Check the order of the rows in a block of objects.
+
+        Args:
+            last: id and part of the row before the block.
+        """
+        if not rows:
+            raise self._damaged(block.offset, "a block of objects is empty")
+        for row in rows:
+            expected = (last[0], last[1] + 1) if row.part else (max(row.id, last[0] + 1), 0)
+            if (row.id, row.part) != expected:
+                raise self._damaged(block.offset, f"row {row.id}/{row.part} is not in order")
+            last = expected
 
     def _head(self, block: _Block, name: str, value: bytes) -> Any:
         try:
