@@ -94,48 +94,60 @@ def check(session: Session) -> None:
 def test_a_process_may_be_killed_before_each_operation_on_the_database(
     scheme: str, name: str, store_on: StoreOn, tmp_path: Path
 ) -> None:
-    uri, asked = store_on(scheme), CHANGES[name]
-    with opened(uri, tmp_path).session as session:
-        took_effect = []
-        for number in count(1):
-            session.catalogs.create("a", {"warehouse": str(tmp_path / f"w{number}")})
-            with opened(uri, tmp_path, "a").session as of_a:
-                call(of_a, "create_branch", name="dev")
-                Client(of_a).namespace("db")
-            content = contents(uri, tmp_path, "a")
-            if asked.begins_dropped:
-                session.catalogs.drop("a", cascade=True)
-            process = context.Process(target=die, args=(uri, tmp_path, name, number))
-            process.start()
-            process.join(PATIENCE_S)
-            found = listed(session)
-            assert found in (asked.before, asked.after), f"killed before operation {number}"
-            took_effect.append(found == asked.after)
-            if process.exitcode != 0:
-                assert process.exitcode == -signal.SIGKILL
-                if found == asked.before:
-                    asked.run(session)
-                elif found[0]:
-                    assert contents(uri, tmp_path, found[0][0]) == content  # opening it completes it
-                else:
-                    session.catalogs.settle_all()
-            assert listed(session) == asked.after
-            check(session)
-            there, dropped = asked.after
-            if dropped:
-                session.catalogs.undrop("a")
-                there = ["a"]
-            assert contents(uri, tmp_path, there[0]) == content
-            session.catalogs.drop(there[0], cascade=True)
-            check(session)
-            call(session, "sweep")  # ends the catalog, because the grace period is 0 s
-            assert listed(session) == ([], [])
-            if process.exitcode == 0:
-                break
-        print(f"{name}: killed {number - 1} times; took effect {took_effect}")
-        assert took_effect[-1]
-        assert not took_effect[0]
+    took_effect = []
+    for number in count(1):
+        uri = store_on(scheme)  # a new one, because each check reads the whole history
+        is_killed, effect = killed_at(uri, tmp_path / str(number), name, number)
+        took_effect.append(effect)
+        if not is_killed:
+            break
+    print(f"{name}: killed {number - 1} times; took effect {took_effect}")
+    assert took_effect[-1]
+    assert not took_effect[0]
+
+
+def killed_at(uri: str, folder: Path, name: str, number: int) -> tuple[bool, bool]:
+    """Make a change in another process, which is killed before an operation on the database. Then complete the change,
+    and end the catalog.
+
+    Returns:
+        whether the process made so many operations that it was killed, and whether the change took effect.
+    """
+    asked = CHANGES[name]
+    with opened(uri, folder).session as session:
+        session.catalogs.create("a", {"warehouse": str(folder / "w")})
+        with opened(uri, folder, "a").session as of_a:
+            call(of_a, "create_branch", name="dev")
+            Client(of_a).namespace("db")
+        content = contents(uri, folder, "a")
+        if asked.begins_dropped:
+            session.catalogs.drop("a", cascade=True)
+        process = context.Process(target=die, args=(uri, folder, name, number))
+        process.start()
+        process.join(PATIENCE_S)
+        found = listed(session)
+        assert found in (asked.before, asked.after), f"killed before operation {number}"
+        if process.exitcode != 0:
+            assert process.exitcode == -signal.SIGKILL
+            if found == asked.before:
+                asked.run(session)
+            elif found[0]:
+                assert contents(uri, folder, found[0][0]) == content  # opening it completes it
+            else:
+                session.catalogs.settle_all()
+        assert listed(session) == asked.after
         check(session)
+        there, dropped = asked.after
+        if dropped:
+            session.catalogs.undrop("a")
+            there = ["a"]
+        assert contents(uri, folder, there[0]) == content
+        session.catalogs.drop(there[0], cascade=True)
+        check(session)
+        call(session, "sweep")  # ends the catalog, because the grace period is 0 s
+        assert listed(session) == ([], [])
+        check(session)
+    return process.exitcode != 0, found == asked.after
 
 
 def change_at_random(uri: str, folder: Path, seed: int) -> None:

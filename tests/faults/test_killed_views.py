@@ -3,9 +3,9 @@ change together or not at all, and `remove_orphans` deletes the files that the k
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 from collections.abc import Callable
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
@@ -16,13 +16,13 @@ from pyiceberg.exceptions import NoSuchTableError
 from polaris_spark.jobs.registry import call
 from polaris_spark.testing.waiting import PATIENCE_S
 from tests.faults.killing import die_at
+from tests.forking import context, preload
 from tests.maintenance.lakes import Lake
 from tests.maintenance.test_materialized_views import below, loaded, needed, run_now, storage_of, stored
 from tests.rest.materialized import create_materialized_view, refresh_rows
 from tests.stores import SHARED, StoreOn
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload([__name__])
+preload(__name__)
 
 OTHER = "SELECT a + 1 AS a FROM t"
 """The query after a replacement."""
@@ -109,41 +109,54 @@ def die(uri: str, folder: Path, name: str, number: int) -> None:
 def test_a_process_may_be_killed_before_each_operation_on_the_database(
     scheme: str, name: str, store_on: StoreOn, tmp_path: Path
 ) -> None:
-    uri, asked = store_on(scheme), CHANGES[name]
-    lake = opened(uri, tmp_path)
-    lake.table()
-    orphans, took_effect = set(), []
+    orphans, took_effect = set[Path](), list[bool]()
     for number in count(1):
-        if asked.before is not None:
-            create(lake)
-            refresh_rows(lake.catalog, "db.v", [1, 2])
-        process = _context.Process(target=die, args=(uri, tmp_path, name, number))
-        process.start()
-        process.join(PATIENCE_S)
-        found = state(lake)
-        assert found in (asked.before, asked.after), f"killed before operation {number}"
-        took_effect.append(found == asked.after)
-        if found == asked.before:
-            assert process.exitcode == -signal.SIGKILL
-            asked.run(lake)
-            assert state(lake) == asked.after
-        assert call(lake.session, "fsck") == []
-        there = next((one for one in ("db.v", "db.w") if lake.catalog.view_exists(one)), None)
-        if there is not None:
-            lake.old()
-            folder, kept = below(lake, there), needed(lake, there)
-            written = {file for file in folder.rglob("*") if file.is_file()}
-            orphans |= written - kept
-            run_now(lake, "remove_orphans", table=there, dry_run=False)
-            assert {file for file in folder.rglob("*") if file.is_file()} == kept
-            assert state(lake) == asked.after
-            call(lake.session, "drop_materialized_view", view=there)
-        if process.exitcode == 0:
+        uri = store_on(scheme)  # a new one, because each check reads the whole history
+        with closing(opened(uri, tmp_path / str(number))) as lake:
+            is_killed, effect = killed_at(lake, name, number, orphans)
+        took_effect.append(effect)
+        if not is_killed:
             break
     print(f"{name}: killed {number - 1} times; took effect {took_effect}; {len(orphans)} orphans")
     assert took_effect[-1]
     assert not took_effect[0]
     assert name != "refresh" or any(one.suffix == ".parquet" for one in orphans)
+
+
+def killed_at(lake: Lake, name: str, number: int, orphans: set[Path]) -> tuple[bool, bool]:
+    """Make a change in another process, which is killed before an operation on the database. Then complete the change,
+    and delete everything.
+
+    Args:
+        orphans: gets the files that the process left.
+    Returns:
+        whether the process made so many operations that it was killed, and whether the change took effect.
+    """
+    asked = CHANGES[name]
+    lake.table()
+    if asked.before is not None:
+        create(lake)
+        refresh_rows(lake.catalog, "db.v", [1, 2])
+    process = context.Process(target=die, args=(lake.store, lake.warehouse.parent, name, number))
+    process.start()
+    process.join(PATIENCE_S)
+    found = state(lake)
+    assert found in (asked.before, asked.after), f"killed before operation {number}"
+    if found == asked.before:
+        assert process.exitcode == -signal.SIGKILL
+        asked.run(lake)
+        assert state(lake) == asked.after
+    assert call(lake.session, "fsck") == []
+    there = next((one for one in ("db.v", "db.w") if lake.catalog.view_exists(one)), None)
+    if there is not None:
+        lake.old()
+        folder, kept = below(lake, there), needed(lake, there)
+        written = {file for file in folder.rglob("*") if file.is_file()}
+        orphans |= written - kept
+        run_now(lake, "remove_orphans", table=there, dry_run=False)
+        assert {file for file in folder.rglob("*") if file.is_file()} == kept
+        assert state(lake) == asked.after
+        call(lake.session, "drop_materialized_view", view=there)
     lake.old()
     lake.catalog.create_namespace("later")
     run_now(lake, "trim")
@@ -151,4 +164,4 @@ def test_a_process_may_be_killed_before_each_operation_on_the_database(
     run_now(lake, "remove_orphans", dry_run=False)
     assert not [file for file in lake.files() if "storage" in file.parts]
     assert call(lake.session, "fsck") == []
-    lake.close()
+    return process.exitcode != 0, found == asked.after
