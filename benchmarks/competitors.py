@@ -1,12 +1,15 @@
-"""Processes of one thread that commit to one catalog, beside as many threads of one process, and beside as many
-connections of Iceberg's `JdbcCatalog` where it supports the database."""
+"""Processes that commit to one catalog, beside as many threads of one process, and beside as many connections of
+Iceberg's `JdbcCatalog` where it supports the database. Processes of one thread are also measured while one of them is
+stopped again and again."""
 
 from __future__ import annotations
 
+import math
 import statistics
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,9 +18,10 @@ from benchmarks.catalogs import NAMESPACE, Ours
 from benchmarks.databases import database_of
 from benchmarks.findings import Durability, Finding, LeftOut
 from benchmarks.jvm import JavaPrograms
-from benchmarks.measurement import Figure, Rate, Sample, compare, in_turns
+from benchmarks.measurement import Figure, Rate, Sample, compare, in_turns, limited
 from benchmarks.postgresql import new_database
 from benchmarks.processes import run_processes
+from polaris_spark.databases import FILE_SCHEMES
 from polaris_spark.errors import PolarisError
 from tests.servers.postgresql import PostgreSQL
 
@@ -29,6 +33,13 @@ MOST_OF_MEDIAN = 5.0
 """Largest 99th percentile of the time of a commit, relative to the median."""
 MOST_OF_SLOWEST = 2.0
 """Largest rate of the fastest process, relative to the rate of the slowest."""
+LEAST_BESIDE_STOPPED = 0.8
+"""Required rate of the other processes while one process is stopped half of the time, relative to their rate otherwise.
+"""
+MOST_WAIT_MS = 2_000.0
+"""Longest time of a commit of the other processes meanwhile, in milliseconds."""
+MOST_DIVIDED = 8
+"""Number of writers up to which they are also divided into processes of several threads."""
 _SHARED = "shared"
 
 
@@ -122,6 +133,31 @@ def _jdbc_catalog(
     return reached
 
 
+class _Shape(NamedTuple):
+    """How the writers are divided into processes, and the results of their rounds."""
+
+    processes: int
+    threads: int
+    medians: list[float]
+    p99s: list[float]
+    spreads: list[float]
+    """Rate of the fastest process relative to the slowest."""
+
+    @property
+    def text(self) -> str:
+        """The number of processes and of their threads, in words."""
+        counted = ((self.processes, "process", "es"), (self.threads, "thread", "s"))
+        return " of ".join(f"{number} {word}{ending * (number > 1)}" for number, word, ending in counted)
+
+
+def _shapes(writers: int) -> list[_Shape]:
+    """Return the divisions of the writers to measure. The last one is a single process."""
+    divisors = [number for number in range(writers, 0, -1) if writers % number == 0]
+    if writers > MOST_DIVIDED:
+        divisors = [writers, 1]
+    return [_Shape(number, writers // number, [], [], []) for number in divisors]
+
+
 def _figures(
     scheme: str,
     catalog: Catalog,
@@ -130,40 +166,72 @@ def _figures(
     seconds: float,
     jdbc: Callable[[], Rate] | None,
 ) -> list[Figure]:
-    """Compare `writers` processes of one thread with one process of `writers` threads, and with `JdbcCatalog`."""
-    medians, p99s, spreads = [], [], []
+    """Compare processes with one process of as many threads, with `JdbcCatalog`, and with a run in which one of the
+    processes is stopped half of the time."""
+    alone: list[float] = []
+    longest: list[float] = []
 
-    def several() -> Rate:
-        rates = run_processes(writers, 1, seconds, committing, catalog)
+    def reached(shape: _Shape) -> Rate:
+        rates = run_processes(shape.processes, shape.threads, seconds, committing, catalog)
         times = sorted(time for rate in rates for time in rate.milliseconds)
-        medians.append(statistics.median(times))
-        p99s.append(times[min(len(times) - 1, int(len(times) * 0.99))])
+        shape.medians.append(statistics.median(times))
+        shape.p99s.append(times[min(len(times) - 1, int(len(times) * 0.99))])
         shares = sorted(rate.per_second for rate in rates)
-        spreads.append(shares[-1] / max(shares[0], 1e-9))
+        shape.spreads.append(shares[-1] / max(shares[0], 1e-9))
+        if shape.processes == writers:
+            alone.append(sum(rate.per_second for rate in rates[1:]))
         return Rate(sum(rate.per_second for rate in rates), sum(rate.failures for rate in rates))
 
-    def one() -> Rate:
-        return run_processes(1, writers, seconds, committing, catalog)[0]
+    def beside_stopped() -> Rate:
+        others = run_processes(writers, 1, seconds, committing, catalog, stop_first=True)[1:]
+        longest.append(max(rate.milliseconds[-1] for rate in others))
+        return Rate(sum(rate.per_second for rate in others), sum(rate.failures for rate in others))
 
-    ours, threads, *peers = in_turns(rounds, [several, one, *([jdbc] if jdbc else [])])
-    who = f"{scheme}, {writers} processes of 1 thread, {'one table' if catalog.shared else 'a table each'}"
-    what = f"property commits/s, {who}"
-    beside = f"ours, 1 process of {writers} threads"
-    figures = [compare(what, ours, threads, least=LEAST, faultless=True, beside=beside)]
-    for peer in peers:
-        least, beside = LEAST_OF_JDBC[catalog.shared], f"JdbcCatalog, {writers} connections"
-        figures.append(compare(what, ours, peer, least=least, faultless=True, beside=beside))
-    tail = statistics.median(p99 / median for p99, median in zip(p99s, medians, strict=True))
-    spread = statistics.median(spreads)
+    shapes = _shapes(writers)
+    sides = [partial(reached, shape) for shape in shapes]
+    *samples, beside, peer = in_turns(rounds, [*sides, beside_stopped, jdbc or (lambda: Rate(0.0))])
+    where = f"{scheme}, {'one table' if catalog.shared else 'a table each'}"
+    threads = f"ours, {shapes[-1].text}"
+    figures = []
+    for shape, ours in zip(shapes[:-1], samples, strict=False):
+        what = f"property commits/s, {where}, {shape.text}"
+        figures.append(compare(what, ours, samples[-1], least=LEAST, faultless=True, beside=threads))
+        if jdbc and shape.threads == 1:
+            least, name = LEAST_OF_JDBC[catalog.shared], f"JdbcCatalog, {writers} connections"
+            figures.append(compare(what, ours, peer, least=least, faultless=True, beside=name))
+        figures.append(_waits(shape, where))
+    locks = scheme in FILE_SCHEMES  # a process that is stopped within a write keeps the lock
     figures.append(
-        Figure(
-            f"wait of a commit, {who}, ms",
-            f"median {Sample(tuple(medians)).text(1)}, 99th percentile {Sample(tuple(p99s)).text(1)}",
-            "",
-            f"{tail:.1f}x; the fastest process made {spread:.1f}x the commits of the slowest",
-            f"at most {MOST_OF_MEDIAN:g}x; at most {MOST_OF_SLOWEST:g}x",
-            met=tail <= MOST_OF_MEDIAN and spread <= MOST_OF_SLOWEST,
-            samples={"median": Sample(tuple(medians)), "p99": Sample(tuple(p99s))},
+        compare(
+            f"property commits/s, {where}, the others of {shapes[0].text} while one is stopped half of the time",
+            beside,
+            Sample(tuple(alone)),
+            least=None if locks else LEAST_BESIDE_STOPPED,
+            beside="ours, while none is stopped",
+        )
+    )
+    figures.append(
+        limited(
+            f"longest commit of the others meanwhile, {where}",
+            Sample(tuple(longest)),
+            math.inf if locks else MOST_WAIT_MS,
+            "ms",
         )
     )
     return figures
+
+
+def _waits(shape: _Shape, where: str) -> Figure:
+    """Return a line about the times of commits, and about the shares of the processes."""
+    pairs = zip(shape.p99s, shape.medians, strict=True)
+    tail, spread = statistics.median(p99 / median for p99, median in pairs), statistics.median(shape.spreads)
+    medians, p99s = Sample(tuple(shape.medians)), Sample(tuple(shape.p99s))
+    return Figure(
+        f"wait of a commit, {where}, {shape.text}, ms",
+        f"median {medians.text(1)}, 99th percentile {p99s.text(1)}",
+        "",
+        f"{tail:.1f}x; the fastest process made {spread:.1f}x the commits of the slowest",
+        f"at most {MOST_OF_MEDIAN:g}x; at most {MOST_OF_SLOWEST:g}x",
+        met=tail <= MOST_OF_MEDIAN and spread <= MOST_OF_SLOWEST,
+        samples={"median": medians, "p99": p99s},
+    )

@@ -81,7 +81,7 @@ PARTS: dict[str, Part] = {
         ),
     ),
     "processes": Part(
-        "processes of one thread beside threads of one process (--databases: sqlite and postgresql by default)",
+        "several processes beside threads of one process (--databases: sqlite and postgresql by default)",
         lambda folder, of: competitors.measure(
             folder,
             rounds=of.rounds,

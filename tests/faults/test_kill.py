@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import random
 import signal
+import subprocess
+import tarfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from itertools import count
 from pathlib import Path
 
@@ -17,7 +20,7 @@ from polaris_spark.clock import SystemClock
 from polaris_spark.system.leases import LEASE_MS, NodeLeases, NodeRecord
 from polaris_spark.system.stores import system_references
 from polaris_spark.testing.server import Server
-from tests.faults.checking import check
+from tests.faults.checking import check, events
 from tests.faults.workers import Workers
 from tests.faults.working import STEPS
 from tests.servers import server_class
@@ -93,6 +96,45 @@ def test_processes_of_a_release_without_intents_commit_beside_others(
     earlier = [some.start(knows_intents=False) for _ in range(2)]
     some.wait_for(8)
     some.stop()
+    told = check(uri, tmp_path)
+    made = Counter(told.senders[key] for key in told.keys("done"))
+    print(made)
+    assert sum(made[number] for number in earlier) >= 16
+
+
+BEFORE_INTENTS = "237e7778677a"
+"""The last commit of this repository before processes carried out each other's changes."""
+
+
+@pytest.fixture
+def release_without_intents(tmp_path: Path) -> Path:
+    """A checkout of `BEFORE_INTENTS`."""
+    archived = subprocess.run(
+        ["git", "archive", BEFORE_INTENTS, "polaris_spark", "tests"],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        check=False,
+    )
+    if archived.returncode:
+        pytest.skip(f"the commit {BEFORE_INTENTS} is not here: {archived.stderr.decode().strip()}")
+    checkout = tmp_path / "checkout"
+    with tarfile.open(fileobj=BytesIO(archived.stdout)) as files:
+        files.extractall(checkout, filter="data")
+    return checkout
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("uri", databases(SHARED), indirect=True)
+def test_processes_of_the_real_release_without_intents_commit_beside_others(
+    uri: str, tmp_path: Path, release_without_intents: Path, workers: Callable[..., Workers]
+) -> None:
+    some = workers(uri, 6, processes=2)
+    earlier = [some.start_earlier(release_without_intents) for _ in range(2)]
+    some.wait_for(8)
+    some.stop()
+    for number in earlier:
+        lines = list(events(tmp_path / f"journal-{number}"))
+        assert not [line for line in lines if "at" in line]  # its journals had no times
     told = check(uri, tmp_path)
     made = Counter(told.senders[key] for key in told.keys("done"))
     print(made)

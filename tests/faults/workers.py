@@ -18,7 +18,7 @@ from polaris_spark.system.leases import NodeRecord
 from polaris_spark.system.stores import system_references
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.faults.checking import acknowledged, events
-from tests.faults.working import PRINCIPAL, Plan, start
+from tests.faults.working import PRINCIPAL, Plan, start, start_earlier
 from tests.rest.client import connect
 
 TABLES: Final = ("t0", "t1", "t2")
@@ -65,6 +65,13 @@ class Workers:
             signal=by,
         )
         self.running[number] = start(plan)
+        return number
+
+    def start_earlier(self, checkout: Path) -> int:
+        """Start one more process, with the code of an earlier checkout, and return its number."""
+        number = next(self._numbers)
+        plan = Plan(self.uri, self.folder, number, self.seed, TABLES)
+        self.running[number] = start_earlier(plan, checkout)
         return number
 
     def wait_for(self, commits: int, *, but: int | None = None) -> None:

@@ -11,6 +11,7 @@ import json
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -84,6 +85,29 @@ def start(plan: Plan) -> ForkServerProcess:
     process = context.Process(target=work, args=(plan,))
     process.start()
     return process
+
+
+def start_earlier(plan: Plan, checkout: Path) -> ForkServerProcess:
+    """Start a process that does the same with the code of an earlier checkout."""
+    process = context.Process(target=_become_earlier, args=(plan, checkout))
+    process.start()
+    return process
+
+
+_EARLIER = """
+import sys
+from pathlib import Path
+from tests.faults.working import Plan, work
+uri, folder, number, seed, *tables = sys.argv[1:]
+work(Plan(uri, Path(folder), int(number), int(seed), tuple(tables)))
+"""
+
+
+def _become_earlier(plan: Plan, checkout: Path) -> None:
+    os.chdir(checkout)  # a program given by `-c` searches this folder for modules first
+    arguments = [plan.uri, str(plan.folder), str(plan.number), str(plan.seed), *plan.tables]
+    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+    os.execve(sys.executable, [sys.executable, "-c", _EARLIER, *arguments], environment)
 
 
 def start_again(plan: Plan, requests: Sequence[dict[str, Any]]) -> ForkServerProcess:

@@ -11,13 +11,15 @@ import pytest
 
 from benchmarks.traffic import counted
 from polaris_spark.catalog.entities import TableName
+from polaris_spark.catalog.metrics import REPORTS, metrics_reference, report_count
 from polaris_spark.catalog.states import catalog_at
 from polaris_spark.catalog.view_sources import ViewQuery, pin
 from polaris_spark.commits import retry
 from polaris_spark.jobs.registry import call
 from polaris_spark.store.cache import process_cache
-from tests.rest.client import Client, connect
+from tests.rest.client import Client, connect, path
 from tests.rest.materialized import refresh
+from tests.rest.test_metrics import SCAN, send
 from tests.rest.view_requests import create, how, rows, table
 
 
@@ -44,7 +46,8 @@ def test_commits_and_loads_ask_the_database_no_more_often_than_they_must(catalog
 
 @pytest.fixture
 def store_of_two(tmp_path: Path) -> Iterator[tuple[Client, Callable[[str], None]]]:
-    """A catalog with two tables, and a function by which another process changes a table."""
+    """A catalog with two tables, and a function by which another process changes a table, or commits a
+    report ("report")."""
     uri = f"sqlite://{tmp_path}/store.db"
     mine = connect(uri, tmp_path / "warehouse", metadata_files="never")
     mine.namespace("db")
@@ -68,9 +71,14 @@ def store_of_two(tmp_path: Path) -> Iterator[tuple[Client, Callable[[str], None]
 _OTHER_PROCESS = """
 import sys, uuid
 from tests.rest.client import connect
+from tests.rest.test_metrics import SCAN, send
 client = connect(sys.argv[1], None, create=False)
 for line in sys.stdin:
-    client.set(line.strip(), round=uuid.uuid4().hex)
+    if line.strip() == "report":
+        send(client, SCAN, "v1/namespaces/db/tables/theirs/metrics")
+        client.session.catalog.metrics.flush()
+    else:
+        client.set(line.strip(), round=uuid.uuid4().hex)
     print("done", flush=True)
 client.session.close()
 """
@@ -120,6 +128,22 @@ def test_an_overtaken_commit_reads_no_more_though_others_made_many_commits(
             mine.set("mine", round=str(round))
             assert traffic.object_reads <= reads  # the newest commit, the table, and the table's pieces
             assert traffic.round_trips <= reads + 2
+
+
+def test_reports_that_processes_commit_at_the_same_time_cost_changes_nothing(
+    store_of_two: tuple[Client, Callable[[str], None]],
+) -> None:
+    mine, change_elsewhere = store_of_two
+    with counted(mine.session.connection.backend) as traffic:
+        for round in range(5):
+            change_elsewhere("report")
+            send(mine, SCAN, f"{path('db')}/tables/mine/metrics")
+            mine.session.catalog.metrics.flush()
+            traffic.clear()
+            mine.set("mine", round=str(round))
+            assert traffic.round_trips == 1
+        head = mine.session.catalog.references.read(metrics_reference(mine.session.catalog.row))
+        assert sum(report_count(entry) for _, entry in head.index(REPORTS).range()) == 10
 
 
 def test_a_merge_reads_no_more_after_many_branches_were_merged(catalog: Client) -> None:
