@@ -81,10 +81,10 @@ def handle(
             session.serving.require()
         rules = None if session is None else session.access.rules()
         require_role(caller, match.route.least, path, has_rules=rules is not None)
-        subject = (
-            None if rules is None else subject_of(rules, caller, match.route.needs, catalog, match.prefix)
-        )
-        params, state = match.params, lower.get(STATE_HEADER, "")
+        params, state, needs = match.params, lower.get(STATE_HEADER, ""), match.route.needs
+        subject = None
+        if rules is not None:
+            subject = subject_of(rules, caller, needs, catalog, match.prefix, has_state=bool(state))
         if match.prefix is not None and match.prefix != catalog.name:
             name, _, state = match.prefix.partition(STATE)
             if name != catalog.name or not state:
@@ -107,7 +107,7 @@ def handle(
             catalog, keep = authorize(
                 rules,
                 subject,
-                route.needs,
+                needs,
                 lambda: Asked(params, query, parsed),
                 catalog,
                 router.find,
