@@ -137,6 +137,39 @@ def test_a_revert_needs_the_right_to_read_the_branch(world: World, ann: User) ->
     assert ann.call("revert", commit=newest, dry_run=True)[0] == 200
 
 
+@pytest.mark.parametrize(
+    ("procedure", "arguments", "branch"),
+    [
+        ("create_branch", {"name": "again"}, "again"),
+        ("rename_branch", {"name": "other", "to": "again"}, "again"),
+        ("stage", {"name": "area"}, "+area"),
+    ],
+)
+def test_a_branch_never_has_the_grants_of_a_dropped_one_even_if_its_creator_dies(
+    world: World,
+    ann: User,
+    monkeypatch: pytest.MonkeyPatch,
+    procedure: str,
+    arguments: dict[str, str],
+    branch: str,
+) -> None:
+    first = {"stage": ("stage", "area")}.get(procedure, ("create_branch", "again"))
+    call(world.root.session, "create_branch", name="other")
+    call(world.root.session, first[0], name=first[1])
+    world.grant(["TABLE_READ_DATA"], world.branch(branch))
+    assert ann.status("GET", f"{T}/t", polaris_state=branch) == 200
+    call(world.root.session, "drop_branch", name=branch)
+
+    def die(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("polaris_spark.jobs.branches.begin", die)
+    with pytest.raises(KeyboardInterrupt):
+        call(world.root.session, procedure, **arguments)
+    assert world.root.status("GET", f"{T}/t", polaris_state=branch) == 200
+    assert ann.status("GET", f"{T}/t", polaris_state=branch) == 404
+
+
 def test_the_metadata_file_of_a_dropped_table_is_not_registered_without_rights_on_it(
     world: World, ann: User
 ) -> None:
