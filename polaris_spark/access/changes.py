@@ -575,9 +575,12 @@ class BeginBranch(AccessChange[None]):
             for index, key, entry in self._entries(state, self.renamed):
                 state.remove(index, key)
                 state.put(index, self.securable + key[len(self.renamed) :], entry)
+        self._note(state, prepared)
+
+    def _note(self, state: State, now: int) -> None:
         name = branch_of(self.securable) or ""
         key = entry_key((), b"b", name)
-        self.record(state, prepared, catalog_of(self.securable) or 0, key, summary={"branch": name})
+        self.record(state, now, catalog_of(self.securable) or 0, key, summary={"branch": name})
 
     def _entries(self, state: State, securable: bytes) -> list[tuple[str, bytes, Entry]]:
         """Return the grants on a branch and its owner, as (index, key, entry)."""
@@ -590,6 +593,17 @@ class BeginBranch(AccessChange[None]):
 
     def repeat(self, state: State, entries: list[LogEntry]) -> None:
         return None
+
+
+class ClearBranch(BeginBranch):
+    """Remove the owner and the grants of a dropped branch."""
+
+    action = "clear-branch"
+
+    def apply(self, state: State, prepared: int) -> None:
+        for index, key, _ in self._entries(state, self.securable):
+            state.remove(index, key)
+        self._note(state, prepared)
 
 
 class Begin(PrincipalChange):

@@ -209,6 +209,10 @@ class Rules:
         """Return the principal that owns a catalog or branch; None if it has no owner."""
         return self._owners.get(securable)
 
+    def knows(self, securable: bytes) -> bool:
+        """Whether there are grants on a securable, or it is a catalog or branch that has an owner."""
+        return securable in self._owners or any(securable in granted for granted in self.grants.values())
+
     def owns(self, name: str, privilege: str, chain: Chain) -> bool:
         """Whether a principal has a privilege because it owns the catalog or branch in a chain."""
         if not self._owners:

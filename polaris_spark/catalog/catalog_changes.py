@@ -31,6 +31,7 @@ from polaris_spark.catalog.catalogs import (
     CreateCatalog,
     StoredCatalog,
     catalog_key,
+    current_row,
     ensure_reference,
     find_by_id,
     initialize,
@@ -267,12 +268,16 @@ class RealmCatalogs:
                 found = self._find(name)
         row = self._visible(found, name).row
         try:
-            ensure_reference(self._references, head_name(row), self._operation)
+            is_new = ensure_reference(self._references, head_name(row), self._operation)
         except ReferenceGoneError:
             # A process that restored the catalog may have died before it restored the references.
             settle(self._references, row, self._operation)
             row = self._get(name).row  # another process may have dropped it
-            ensure_reference(self._references, head_name(row), self._operation)
+            is_new = ensure_reference(self._references, head_name(row), self._operation)
+        if is_new and current_row(self._references, row) is None:
+            # The catalog was dropped, and its grace period has ended, since this process has read its row.
+            settle(self._references, row, self._operation)
+            return self.open(name, None)
         return row, False
 
     def set_properties(
@@ -365,6 +370,7 @@ class RealmCatalogs:
             to: the new name; by default, the old one.
         Raises:
             AlreadyExistsError: a catalog has the name.
+            CorruptionError: the database lost the row of a branch or tag.
             ForbiddenError: the warehouse overlaps the warehouse of a catalog that was created since the drop.
             NotFoundError: no dropped catalog has this name and id, or its grace period has ended.
         """
@@ -377,6 +383,9 @@ class RealmCatalogs:
             )
         last = max(found, key=lambda one: one.mark.time)
         self._require("CATALOG_DROP", last.row)
+        for registered in self._of(last.row):
+            if was_dropped_with_catalog(registered):
+                self._references.sealed_head(registered)  # refuses a reference whose row was lost
         try:
             refuse_used(self._references, name, last.row.properties)
             return self._restore(last.row, name if to is None else to)

@@ -84,8 +84,8 @@ def create_realm(connection: StoreConnection, name: str, operation: Operation) -
     )
 
 
-def ensure_reference(references: References, name: str, operation: Operation) -> None:
-    """Create a reference if it does not exist.
+def ensure_reference(references: References, name: str, operation: Operation) -> bool:
+    """Create a reference if it does not exist, and return whether this call created it.
 
     Raises:
         ReferenceGoneError: the reference was dropped. It is not created again, because it would be empty, which would
@@ -93,14 +93,17 @@ def ensure_reference(references: References, name: str, operation: Operation) ->
     """
     try:
         references.open(name)
+        return False
     except ReferenceGoneError:
         found = references.lookup(name)
         if found is not None and found.registration.state == "dropped":
             raise
         try:
             references.create(name, operation)
+            return True
         except AlreadyExistsError:
             references.open(name)
+            return False
 
 
 class StoredCatalog(NamedTuple):

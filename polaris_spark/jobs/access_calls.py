@@ -13,7 +13,7 @@ from polaris_spark.jobs.identifiers import levels_named
 from polaris_spark.jobs.procedure import Call
 from polaris_spark.names import MAIN
 from polaris_spark.property_values import duration_ms
-from polaris_spark.rest.permissions import Named, Permissions, forbidden
+from polaris_spark.rest.permissions import Named, Permissions, forbidden, hidden_catalog, knows_catalog
 
 if TYPE_CHECKING:
     from polaris_spark.access.changes import AccessChange, RoleName
@@ -66,6 +66,8 @@ def target_of(call: Call, arguments: Arguments) -> Target:
     whole = (securables.catalog(id), securables.REALM)
     if kind == "realm":
         return Target(securables.REALM, (securables.REALM,), "the realm", permissions)
+    if not knows_catalog(permissions.rules, permissions.subject, catalog.row):
+        raise hidden_catalog(None)
     if kind == "catalog":
         if name not in (None, catalog.name):
             raise InputError(

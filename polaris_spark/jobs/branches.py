@@ -28,6 +28,8 @@ def _create(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tup
 
     create = branches.create_branch if kind == "branch" else branches.create_tag
     catalog, name = call.session.catalog, arguments["name"]
+    if kind == "branch":
+        clear(call, name)
     try:
         made = create(
             catalog,
@@ -45,6 +47,23 @@ def _create(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tup
     if kind == "branch":
         begin(call, name)
     return [(*_commit(made), True)]
+
+
+def clear(call: Call, name: str) -> None:
+    """In a realm with access control, remove grants on a dropped branch before a branch gets its name. So they never
+    hold for the new branch, even if this process ends before it calls `begin`."""
+    from polaris_spark.access.changes import ClearBranch
+    from polaris_spark.access.securables import branch
+    from polaris_spark.catalog.references import head_name
+
+    session = call.session
+    row, references = session.catalog.row, session.catalog.references
+    rules = session.access.newest()
+    securable = branch(row.entity_id, name)
+    if rules is not None and rules.knows(securable):
+        there = references.lookup(head_name(row, name))
+        if there is None or there.registration.state != "live":
+            session.access.change(ClearBranch(session.connection.clock, session.operation(), securable))
 
 
 def begin(call: Call, name: str, *, renamed: str | None = None) -> None:
@@ -115,6 +134,8 @@ def _rename(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tup
 
     name, to = arguments["name"], arguments["to"]
     rename = branch_changes.rename_branch if kind == "branch" else branch_changes.rename_tag
+    if kind == "branch":
+        clear(call, to)
     renamed = rename(call.session.catalog, name, to, call.session.operation())
     if kind == "branch":
         begin(call, to, renamed=name)

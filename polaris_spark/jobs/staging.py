@@ -8,12 +8,14 @@ from typing import Any
 from polaris_spark.access.needs import Need, On
 from polaris_spark.jobs.merges import CONFLICTS, KEEP_LOG, MERGED, options, reads
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
+from polaris_spark.names import AREA
 
 
 def _stage(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.staging import stage
-    from polaris_spark.jobs.branches import begin
+    from polaris_spark.jobs.branches import begin, clear
 
+    clear(call, AREA + arguments["name"])
     staged, is_new = stage(call.session.catalog, arguments["name"], call.session.operation())
     if is_new:
         begin(call, staged.branch)

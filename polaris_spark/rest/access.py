@@ -84,12 +84,15 @@ def require_role(caller: Caller, least: Role, path: str, *, has_rules: bool = Fa
     )
 
 
-def subject_of(rules: Rules, caller: Caller, needs: Needs, catalog: Catalog, prefix: str | None) -> Subject:
+def subject_of(
+    rules: Rules, caller: Caller, needs: Needs, catalog: Catalog, prefix: str | None, *, has_state: bool
+) -> Subject:
     """Return a caller with its active roles.
 
     Args:
         needs: the needs of the request's route.
         prefix: name of the catalog in the request; None if there is none.
+        has_state: whether the request names a state of the catalog.
     Raises:
         NotAuthorizedError: the caller has not logged in, or its principal is not active in the realm.
         NotFoundError: the caller may not see the catalog.
@@ -103,7 +106,9 @@ def subject_of(rules: Rules, caller: Caller, needs: Needs, catalog: Catalog, pre
     if subject is None:
         now = catalog.context.clock.now_ms()
         subject = rules.subject(caller.principal, now, caller.roles, rotating=declared.is_own)
-    if not (declared.is_own or declared.is_for_all) and not knows_catalog(rules, subject, catalog.row):
+    is_open = (declared.is_own or declared.is_for_all) and prefix is None and not has_state
+    is_rotating = subject.principal.must_rotate and caller.is_local  # it has opened this catalog
+    if not (is_open or is_rotating) and not knows_catalog(rules, subject, catalog.row):
         raise hidden_catalog(prefix)
     return subject
 

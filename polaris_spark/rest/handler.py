@@ -82,19 +82,18 @@ def handle(
             session.serving.require()
         rules = None if session is None else session.access.rules()
         require_role(caller, match.route.least, path, has_rules=rules is not None)
-        subject = (
-            None if rules is None else subject_of(rules, caller, match.route.needs, catalog, match.prefix)
-        )
-        catalog, params, body = _resolved(
-            catalog, match, lower.get(STATE_HEADER, ""), body, hides_names=rules is not None
-        )
+        state, needs = lower.get(STATE_HEADER, ""), match.route.needs
+        subject = None
+        if rules is not None:
+            subject = subject_of(rules, caller, needs, catalog, match.prefix, has_state=bool(state))
+        catalog, params, body = _resolved(catalog, match, state, body, hides_names=rules is not None)
         keep = None
         if rules is not None and subject is not None:
             route = match.route
             parsed = None if route.body is None else decode(body, route.body)
             key = path if method == "GET" and not query else None
             asked = partial(Asked, params, query, parsed)
-            catalog, keep = authorize(rules, subject, route.needs, asked, catalog, router.find, key=key)
+            catalog, keep = authorize(rules, subject, needs, asked, catalog, router.find, key=key)
         if catalog is not given and session is not None and match.route.base == EXTENSION:
             session = session.derive(catalog=catalog, roles=caller.roles)
         request = Request(

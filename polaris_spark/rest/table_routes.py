@@ -404,6 +404,10 @@ def commit_needs(table: On, namespace: On) -> Needs:
     )
 
 
+READS_FILE: Needs = (Need("TABLE_READ_DATA", On.CATALOG), Need("VIEW_READ_PROPERTIES", On.CATALOG))
+"""The needs of a registration, because the file that the request names may describe any table or view, also one that
+was dropped."""
+
 ROUTES = [
     Route(
         "GET",
@@ -426,6 +430,7 @@ ROUTES = [
         body=messages.RegisterTableRequest,
         needs=(
             Need("TABLE_CREATE", On.NAMESPACE),
+            *READS_FILE,
             Need("TABLE_DROP", On.NAMESPACE, _OVERWRITES),
             Need("TABLE_WRITE_DATA", On.NAMESPACE, _OVERWRITES),
         ),

@@ -20,6 +20,7 @@ from polaris_spark.rest.namespace_routes import PAGES
 from polaris_spark.rest.request import NO_CONTENT, Request, Response, json_response
 from polaris_spark.rest.router import Route
 from polaris_spark.rest.table_routes import (
+    READS_FILE,
     commit_updates,
     drop,
     identifier_name,
@@ -132,7 +133,7 @@ ROUTES = [
         "namespaces/{namespace}/register-view",
         register_view,
         body=messages.RegisterViewRequest,
-        needs=(Need("VIEW_CREATE", On.NAMESPACE),),
+        needs=(Need("VIEW_CREATE", On.NAMESPACE), *READS_FILE),
     ),
     Route(
         "POST",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Final, NamedTuple
 
 from polaris_spark.catalog.catalogs import changes_of_catalogs, list_catalogs
@@ -19,6 +19,10 @@ from polaris_spark.system.stores import check_store
 NAMES_MS: Final = 1_000
 """Time in milliseconds after which a server has seen that another process renamed, dropped or restored a catalog. A new
 catalog is seen at once, and so are changes that were requested from this server."""
+
+DROPPED_MS: Final = 60_000
+"""Time in milliseconds for which a server keeps the session of a dropped catalog open. Requests that began before the
+drop end in this time."""
 
 
 class _Opened(NamedTuple):
@@ -61,6 +65,8 @@ class ServedCatalogs:
         self._names: dict[str, CatalogRow] = {}
         self._read_at: float | None = None
         self._known = -1
+        self._dropped: dict[int, float] = {}
+        """Entity ids of dropped catalogs with an open session, with the time at which each was first missing."""
         self._guard = threading.Lock()
         self._opening = threading.Lock()
 
@@ -154,7 +160,28 @@ class ServedCatalogs:
                 rows = list_catalogs(self.session.catalog.references)
                 self._names = {row.name: row for row in rows}
                 self._read_at, self._known = now, known
+                self._close_dropped({row.entity_id for row in rows}, now)
             return self._names
+
+    def _close_dropped(self, existing: Set[int], now: float) -> None:
+        """Close the sessions of catalogs that were dropped `DROPPED_MS` ago. If one of them is restored later, it is
+        opened again.
+
+        Args:
+            existing: entity ids of the catalogs that exist.
+            now: the time of the monotonic clock, in milliseconds.
+        """
+        missing = self._opened.keys() - existing - {self._default.entity_id}
+        self._dropped = {id: self._dropped.get(id, now) for id in missing}
+        over = [id for id, since in self._dropped.items() if now - since >= DROPPED_MS]
+        if over and self._opening.acquire(blocking=False):  # else the next call closes them
+            try:
+                closed = [self._opened.pop(id).session for id in over]
+            finally:
+                self._opening.release()
+            # Closing waits for runs that were cancelled.
+            for session in closed:
+                threading.Thread(target=session.close, name="polaris-close-dropped", daemon=True).start()
 
     def _of(self, row: CatalogRow) -> Session:
         """Return the session of a catalog, after opening the catalog if necessary."""

@@ -27,7 +27,7 @@ _FORESEEN = 2
 
 
 def refuse_lost(store: ObjectStore, registered: Registered, clock: Clock) -> None:
-    """Raise an error if the row of a live reference was lost.
+    """Raise an error if the row of a live reference, or of a dropped one that can be restored, was lost.
 
     A missing row was not lost if no process has committed to the reference: then the process that created the reference
     has not written the row yet, or died before it wrote the row. This function reads one row if the row exists, else
@@ -43,10 +43,14 @@ def refuse_lost(store: ObjectStore, registered: Registered, clock: Clock) -> Non
     newer = commits_of_missing(store, registered)
     # Read again: the row may have been written since.
     if _show_loss(registered, newer) and not _has_row(store, registered):
+        is_live = registered.registration.state == "live"
+        advice = (
+            "run polaris-spark recover to restore the row" if is_live else "restore the row from a backup"
+        )
         raise CorruptionError(
             f"the row of reference {registered.name!r} was lost: the reference began at commit "
             f"{registered.registration.number}, and commits up to number {newer[0].number} (id {newer[0].id:x}) were "
-            "found; run polaris-spark recover to restore the row"
+            f"found; {advice}"
         )
 
 
@@ -83,7 +87,8 @@ def _show_loss(registered: Registered, newer: list[Known]) -> bool:
     same process wrote before it knew that the first had failed.
     """
     said = registered.registration
-    is_own = (said.number, said.commit_time) == (0, said.time) and registered.source > said.generation
+    begun = said.commit_time if said.state == "dropped" else said.time  # a drop replaces the time
+    is_own = (said.number, said.commit_time) == (0, begun) and registered.source > said.generation
     return any(is_own or known.number > said.number + _FORESEEN for known in newer)
 
 

@@ -616,9 +616,12 @@ class References:
         """Seal the row of a dropped reference against commits, and return its last head.
 
         Raises:
+            CorruptionError: the row existed and was lost.
             ReferenceGoneError: the reference can no longer be restored, because its registration has ended and its row
                 is a tombstone (a row without a commit).
         """
+        if self.store.backend.read_reference(self.store.realm, registered.row_name) is None:
+            refuse_lost(self.store, registered, self.clock)
         self._seal(registered)
         head = head_in_row(self.store.backend, self.store.realm, registered.row_name)
         if head is None or not head.commit:

@@ -211,3 +211,36 @@ def test_the_error_for_an_overlapping_warehouse_does_not_name_hidden_catalogs(
         assert "within" not in str(body)
     with pytest.raises(ForbiddenError, match="hidden"):
         catalogs.undrop("mine")
+
+
+def test_no_request_tells_whether_a_hidden_catalog_exists(world: World, ann: User) -> None:
+    """Also requests that every principal may send."""
+    world.root.call("create_branch", name="dev")
+    world.revoke_all()
+    for method, path, body in (
+        ("GET", "polaris-spark/v1/NAME/procedures", None),
+        ("GET", "polaris-spark/v1/NAME/runs", None),
+        ("GET", "polaris-spark/v1/NAME/views", None),
+        ("GET", "v1/NAME/namespaces/db/functions", None),
+        ("POST", "polaris-spark/v1/NAME/procedures/show_roles", {"arguments": {}}),
+        (
+            "POST",
+            "polaris-spark/v1/NAME/procedures/explain_access",
+            {"arguments": {"privilege": "TABLE_LIST"}},
+        ),
+    ):
+        found, missing = (ann.send(method, path.replace("NAME", name), body) for name in ("polaris", "none"))
+        assert found[0] == missing[0] == 404, (path, found, missing)
+        assert str(found[1]).replace("polaris", "none") == str(missing[1])
+    path = "polaris-spark/v1/procedures"
+    assert ann.status("GET", path) == 200
+    states = [ann.send("GET", path, polaris_state=state) for state in ("dev", "none")]
+    assert states[0] == states[1]
+    assert states[0][0] == 404
+    asked = [
+        ann.call("explain_access", privilege="BRANCH_LIST", on="branch", name=name)
+        for name in ("dev", "none")
+    ]
+    assert asked[0] == asked[1]
+    assert asked[0][0] == 404
+    assert ann.call("show_roles")[0] == 200

@@ -135,3 +135,51 @@ def test_a_revert_needs_the_right_to_read_the_branch(world: World, ann: User) ->
     assert "hidden" not in str(answer)
     world.grant(["TABLE_READ_DATA", "VIEW_READ_PROPERTIES"], world.branch("main"))
     assert ann.call("revert", commit=newest, dry_run=True)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("procedure", "arguments", "branch"),
+    [
+        ("create_branch", {"name": "again"}, "again"),
+        ("rename_branch", {"name": "other", "to": "again"}, "again"),
+        ("stage", {"name": "area"}, "+area"),
+    ],
+)
+def test_a_branch_never_has_the_grants_of_a_dropped_one_even_if_its_creator_dies(
+    world: World,
+    ann: User,
+    monkeypatch: pytest.MonkeyPatch,
+    procedure: str,
+    arguments: dict[str, str],
+    branch: str,
+) -> None:
+    first = {"stage": ("stage", "area")}.get(procedure, ("create_branch", "again"))
+    call(world.root.session, "create_branch", name="other")
+    call(world.root.session, first[0], name=first[1])
+    world.grant(["TABLE_READ_DATA"], world.branch(branch))
+    assert ann.status("GET", f"{T}/t", polaris_state=branch) == 200
+    call(world.root.session, "drop_branch", name=branch)
+
+    def die(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("polaris_spark.jobs.branches.begin", die)
+    with pytest.raises(KeyboardInterrupt):
+        call(world.root.session, procedure, **arguments)
+    assert world.root.status("GET", f"{T}/t", polaris_state=branch) == 200
+    assert ann.status("GET", f"{T}/t", polaris_state=branch) == 404
+
+
+def test_the_metadata_file_of_a_dropped_table_is_not_registered_without_rights_on_it(
+    world: World, ann: User
+) -> None:
+    status, loaded = world.root.send("GET", "v1/namespaces/hidden/tables/t")
+    assert status == 200
+    assert world.root.status("DELETE", "v1/namespaces/hidden/tables/t") == 204
+    body = {"name": "mine", "metadata-location": loaded["metadata-location"]}
+    world.grant(["NAMESPACE_FULL_METADATA", "TABLE_FULL_METADATA"], world.entity("db"))
+    status, answer = ann.send("POST", "v1/namespaces/db/register", body)
+    assert (status, "TABLE_READ_DATA on catalog" in str(answer)) == (403, True), answer
+    assert ann.send("POST", "v1/namespaces/db/register-view", body)[0] == 403
+    world.grant(["TABLE_READ_DATA", "VIEW_READ_PROPERTIES"])
+    assert ann.send("POST", "v1/namespaces/db/register", body)[0] == 200

@@ -13,7 +13,14 @@ import pytest
 
 import polaris_spark
 from polaris_spark import Session
-from polaris_spark.catalog.catalog_changes import DropCatalog, RealmCatalogs, UndropCatalog, unsettled
+from polaris_spark.catalog import catalog_changes
+from polaris_spark.catalog.catalog_changes import (
+    DropCatalog,
+    RealmCatalogs,
+    UndropCatalog,
+    end_dropped,
+    unsettled,
+)
 from polaris_spark.catalog.references import CATALOGS, catalog_prefix, dropped_in
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
@@ -331,6 +338,50 @@ def test_a_catalog_with_a_lost_row_is_not_dropped(realm: Realm) -> None:
     assert "a" in realm.names()
 
 
+def test_a_catalog_whose_row_was_lost_after_its_drop_is_not_restored_as_an_empty_one(realm: Realm) -> None:
+    prefix = f"/{realm.create('a'):x}/"
+    opened = realm.open("a")
+    opened.namespace("db")
+    references = realm.main.catalog.references
+    realm.main.catalogs.drop("a", cascade=True)
+    (lost,) = [one for one in references.listed() if prefix in one.name]
+    backend, of_realm = realm.main.connection.backend, references.store.realm
+    row = backend.read_reference(of_realm, lost.row_name)
+    assert row is not None
+    backend.delete_reference(of_realm, lost.row_name, row.version)
+    with pytest.raises(CorruptionError, match="from a backup"):
+        realm.main.catalogs.undrop("a")
+    assert "a" not in realm.names()
+    backend.insert_reference(of_realm, lost.row_name, row)
+    realm.main.catalogs.undrop("a")
+    assert namespaces(opened) == ["db"]
+
+
+def test_a_process_that_opens_a_catalog_while_it_ends_does_not_open_an_empty_one(
+    realm: Realm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read the catalog's row, and then sleeps until the catalog's grace period has ended."""
+    prefix = f"/{realm.create('a'):x}/"
+    catalogs, references = realm.main.catalogs, realm.main.catalog.references
+    ensure = catalog_changes.ensure_reference
+
+    def late(*arguments: Any) -> bool:
+        monkeypatch.setattr(catalog_changes, "ensure_reference", ensure)
+        catalogs.drop("a")
+        end_dropped(references, lambda _: 0, WHO)
+        assert not [one for one in references.listed() if prefix in one.name]
+        return ensure(*arguments)
+
+    monkeypatch.setattr(catalog_changes, "ensure_reference", late)
+    with pytest.raises(NotFoundError, match="'a' does not exist"):
+        realm.open("a")
+    left = [one for one in references.listed() if prefix in one.name]
+    assert [one.registration.state for one in left] == ["dropped"]
+    end_dropped(references, lambda _: 0, WHO)
+    assert not [one for one in references.listed() if prefix in one.name]
+    assert call(realm.main, "fsck") == []
+
+
 def test_the_periods_of_a_dropped_catalog_count(realm: Realm) -> None:
     realm.create("a", grace="300 d")
     catalog = realm.main.catalog
@@ -427,6 +478,46 @@ def test_the_files_of_a_dropped_catalog_are_kept_if_another_catalog_has_its_ware
         call(session, "sweep")
         assert call(session, "purge_catalogs", older_than="0 s", force=True) == []
         assert files_below(tmp_path / "a") == files
+
+
+def test_a_warehouse_that_cannot_be_listed_does_not_hinder_the_purge_of_others(tmp_path: Path) -> None:
+    store, purge = f"sqlite://{tmp_path}/c.db", {"older_than": "0 s", "force": True}
+    with polaris_spark.connect(store=store, warehouse=str(tmp_path / "w"), grace="0 s") as session:
+        for name in ("a", "b"):
+            session.catalogs.create(name, {"warehouse": str(tmp_path / name)})
+            session.catalogs.drop(name)
+        (tmp_path / "b").mkdir()
+        (tmp_path / "b" / "file").write_text("x")
+        (tmp_path / "a").write_text("no folder")
+        call(session, "sweep")
+        found = {
+            row[0].removeprefix(f"file://{tmp_path}/"): row[4]
+            for row in call(session, "purge_catalogs", **purge)
+        }
+        assert found == {"a": "kept", "b/file": "deleted"}
+        (tmp_path / "a").unlink()
+        assert call(session, "purge_catalogs", **purge) == []
+        assert not dropped_in(session.catalog.references.read(CATALOGS), ended=True)
+
+
+def test_files_around_another_catalog_are_deleted_after_that_catalog(tmp_path: Path) -> None:
+    store, purge = f"sqlite://{tmp_path}/c.db", {"older_than": "0 s", "force": True}
+    with polaris_spark.connect(store=store, warehouse=str(tmp_path / "w"), grace="0 s") as session:
+        for name, place in (("outer", "a"), ("inner", "a/inner")):
+            session.catalogs.create(name, {"warehouse": str(tmp_path / place)})
+            folder = tmp_path / place
+            folder.mkdir()
+            (folder / "file").write_text("x")
+            if name == "outer":
+                session.catalogs.drop(name)
+                call(session, "sweep")
+        assert call(session, "purge_catalogs", **purge) == []
+        assert files_below(tmp_path / "a") == {"file", "inner/file"}
+        session.catalogs.drop("inner")
+        call(session, "sweep")
+        assert {row[4] for row in call(session, "purge_catalogs", **purge)} == {"deleted"}
+        assert not files_below(tmp_path / "a")
+        assert not dropped_in(session.catalog.references.read(CATALOGS), ended=True)
 
 
 SEEDS = range(6)

@@ -11,8 +11,9 @@ import pytest
 
 import polaris_spark
 from polaris_spark import Session
-from polaris_spark.server.catalogs import NAMES_MS
-from polaris_spark.testing.waiting import PATIENCE_S
+from polaris_spark.clock import ManualClock
+from polaris_spark.server.catalogs import DROPPED_MS, NAMES_MS, ServedCatalogs
+from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.rest.client import Client, table_request
 from tests.server.servers import Remote, Server, client, token_file
 
@@ -167,3 +168,31 @@ def test_a_server_goes_on_when_its_default_catalog_is_renamed_dropped_and_create
     elsewhere.catalogs.create("polaris", {"warehouse": str(tmp_path / "w2")})
     eventually(lambda: admin.send("GET", "v1/namespaces").status == 200)
     assert admin.ok("GET", "v1/namespaces")["namespaces"] == []
+
+
+def test_a_server_closes_the_sessions_of_dropped_catalogs(tmp_path: Path) -> None:
+    clock = ManualClock(int(time.time() * 1_000))
+    session = polaris_spark.connect(
+        store=f"sqlite://{tmp_path}/c.db", warehouse=str(tmp_path / "w"), clock=clock
+    )
+    served = ServedCatalogs(session)
+    opened = []
+    for name in ("dropped", "restored", "kept"):
+        session.catalogs.create(name, {"warehouse": str(tmp_path / name)})
+        opened.append(served.choose(name))
+    session.catalogs.drop("dropped")
+    session.catalogs.drop("restored")
+    assert served.choose("dropped") is served.default
+    clock.advance(DROPPED_MS - NAMES_MS)
+    session.catalogs.undrop("restored")
+    assert served.choose("restored") is opened[1]
+    clock.advance(NAMES_MS)
+    assert served.choose("kept") is opened[2]
+    wait_until(lambda: opened[0]._closed.is_set(), "the session is closed")
+    for one, name in zip(opened[1:], ("restored", "kept"), strict=True):
+        assert served.choose(name) is one
+        assert one.request("GET", "v1/namespaces")[0] == 200
+    session.catalogs.undrop("dropped")
+    assert served.choose("dropped").request("GET", "v1/namespaces")[0] == 200
+    served.close()
+    assert all(one._closed.is_set() for one in opened)
