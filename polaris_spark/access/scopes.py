@@ -9,20 +9,31 @@ rows of the namespaces, tables and views on which they hold the privilege that a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from polaris_spark.access import securables
+from polaris_spark.access.needs import Need, Needs, On
 from polaris_spark.access.places import paths_to
 from polaris_spark.access.rows import OWNERS
 from polaris_spark.access.rules import Rules, Subject
 from polaris_spark.catalog.materialized_views import STORAGE
-from polaris_spark.catalog.rows import IDS, NAMES, NAMESPACE, TABLE, VIEW, id_bytes, id_from
+from polaris_spark.catalog.rows import CATALOG, IDS, NAMES, NAMESPACE, TABLE, VIEW, id_bytes, id_from
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.index.keys import decode_key, entry_key
 
 READS_ALL: Final = "CATALOG_READ_LOG"
 """Privilege that shows all rows of a catalog or of the realm."""
+
+SHOWS_CHANGES: Final[Needs] = (
+    Need("NAMESPACE_READ_PROPERTIES", On.NAMESPACE),
+    Need("TABLE_READ_PROPERTIES", On.TABLE),
+    Need("VIEW_READ_PROPERTIES", On.VIEW),
+    Need("CATALOG_READ_PROPERTIES", On.CATALOG),
+)
+"""The privileges that show the changes of a namespace, table, view or catalog."""
+
+_ON: Final = {NAMESPACE: On.NAMESPACE, TABLE: On.TABLE, VIEW: On.VIEW, CATALOG: On.CATALOG}
 
 _READS_VIEW: Final = "VIEW_READ_PROPERTIES"
 """Privilege on a materialized view that also shows its storage table."""
@@ -62,17 +73,16 @@ class Scope(NamedTuple):
 
 
 def scope_of(
-    rules: Rules, subject: Subject, realm: str, privileges: Collection[str], catalogs: Collection[int] | None
+    rules: Rules, subject: Subject, realm: str, shown: Needs, catalogs: Collection[int] | None
 ) -> Scope:
     """Return the scope of a principal.
 
     Args:
         realm: instance id of the realm.
-        privileges: the privileges that decide which rows are visible. `READS_ALL` and the privilege that shows the
-            storage tables of materialized views are always included.
+        shown: the privileges that show rows.
         catalogs: entity ids of the catalogs that the principal may know; None for all.
     """
-    wanted = {*privileges, READS_ALL, _READS_VIEW}
+    wanted = {READS_ALL, _READS_VIEW, *(need.privilege for need in shown)}
     held = {name: {one for one, some in subject.held.items() if name in some} for name in wanted}
     for securable, owned in rules.owned_by(subject.name):
         for name in wanted & owned:
@@ -194,3 +204,28 @@ class Sight:
             return False
         view = names.get(entry_key(path[:-1], VIEW, path[-1]))
         return view is not None and self.may(_READS_VIEW, path[:-1], VIEW, path[-1], id_from(view.value))
+
+
+def privilege_for(shown: Needs, kind: bytes) -> str | None:
+    """Return the privilege that shows something of a kind, such as `TABLE`; None if there is none."""
+    on = _ON.get(kind)
+    return next((need.privilege for need in shown if need.on is on), None)
+
+
+def sees_change(
+    privilege: str, entity_id: int, path: tuple[str, ...], now: Sight, then: Callable[[], Sight | None]
+) -> bool:
+    """Whether a principal sees a change of a namespace, table or view. The change belongs to the entity id, so renames
+    do not matter. If the entity does not exist any more, the change is visible to those who may see what is in the
+    namespace that contained it.
+
+    Args:
+        path: the namespace that contained the entity after the change.
+        now: what the principal may see in the newest commit of the branch.
+        then: returns the same for the commit of the change; None if only the log of the commit is stored.
+    """
+    found = now.may_by_id(privilege, entity_id)
+    if found is not None:
+        return found
+    earlier = then()
+    return earlier is not None and earlier.may_above(privilege, path)

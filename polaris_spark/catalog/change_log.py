@@ -46,6 +46,9 @@ MAX_CHANGES = 1_000
 _PAGE_CHARACTERS = 2**20
 """A page is full when the summaries and names of its changes have this number of characters."""
 
+_MAX_HIDDEN = 10 * MAX_CHANGES
+"""A page is full when this number of changes was left out, so that no request takes long."""
+
 _MAX_NUMBER = 2**63 - 1
 _POSITION = re.compile(r"([0-9]{1,19})(?:-([0-9a-f]{1,16})(?:-([0-9]{1,9}))?)?", re.ASCII)
 _KINDS = {NAMESPACE: "namespace", TABLE: "table", VIEW: "view", CATALOG: "catalog"}
@@ -145,11 +148,18 @@ class LogPage(NamedTuple):
     """Whether further changes may follow that did not fit in the page."""
 
 
-def changes_after(log: BranchLog, after: LogPosition, limit: int = MAX_CHANGES) -> LogPage:
+def changes_after(
+    log: BranchLog,
+    after: LogPosition,
+    limit: int = MAX_CHANGES,
+    shows: Callable[[ArchivedCommit, LogEntry], bool] | None = None,
+) -> LogPage:
     """Return the changes after a position, at most `limit`.
 
     Each change has its commit (number, id and time) as `commit`, and the position after the change as `position`.
 
+    Args:
+        shows: returns whether the reader may see a change; other changes are left out. None for all changes.
     Raises:
         HistoryTrimmedError: the log of commits after the position is not kept any more.
         HistoryReplacedError: the commit of the position is not in the history. The reference was recovered to an older
@@ -158,7 +168,7 @@ def changes_after(log: BranchLog, after: LogPosition, limit: int = MAX_CHANGES) 
     _require_in(log, after)
     changes: list[Json] = []
     position, last, characters = after, after.commit if after.done is None else None, 0
-    skipped = after.done or 0
+    skipped, hidden = after.done or 0, 0
     following = after.number + (after.done is None)
     for commit in _oldest_first(log, following):
         if commit.number != following:
@@ -171,10 +181,13 @@ def changes_after(log: BranchLog, after: LogPosition, limit: int = MAX_CHANGES) 
                 f"the position {after} does not exist: commit {commit.number} has {len(entries)} changes"
             )
         for index in range(skipped, len(entries)):
-            if len(changes) >= limit or characters >= _PAGE_CHARACTERS:
+            if len(changes) >= limit or characters >= _PAGE_CHARACTERS or hidden >= _MAX_HIDDEN:
                 return LogPage(changes, position, is_full=True)
             is_last = index + 1 == len(entries)
             position = LogPosition(commit.number, commit.id, None if is_last else index + 1)
+            if shows is not None and not shows(commit, entries[index]):
+                hidden += 1
+                continue
             changes.append(_with_commit(commit, entries[index], position))
             characters += len(entries[index].key) + sum(map(len, (*entries[index].summary.values(),)))
         skipped, last, following = 0, commit.id, commit.number + 1

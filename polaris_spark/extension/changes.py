@@ -6,7 +6,11 @@ occupying a thread that other requests need (`rest.request.Pending`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from polaris_spark.access.needs import Need, On
+from polaris_spark.access.scopes import SHOWS_CHANGES, Sight, privilege_for, scope_of, sees_change
+from polaris_spark.catalog.archived_log import ArchivedCommit
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.change_log import (
     MAX_CHANGES,
@@ -16,13 +20,17 @@ from polaris_spark.catalog.change_log import (
     newest_position,
     oldest_position,
 )
-from polaris_spark.errors import BadRequestError, GoneError, HistoryTrimmedError
+from polaris_spark.commits.rows import Commit, Head, LogEntry
+from polaris_spark.commits.state import CommitReader
+from polaris_spark.errors import BadRequestError, CorruptionError, GoneError, HistoryTrimmedError
 from polaris_spark.extension.messages import ChangesResponse
+from polaris_spark.index.keys import decode_key
 from polaris_spark.property_values import duration_ms
 from polaris_spark.rest.access import Role
 from polaris_spark.rest.messages import encode
 from polaris_spark.rest.request import JSON_HEADERS, PendingResponse, Request, Response
 from polaris_spark.rest.router import EXTENSION, Route
+from polaris_spark.rest.session import Session
 
 MAX_WAIT_MS = 60_000
 """Longest time that a request waits for a change, in milliseconds. A request for a longer wait waits this long."""
@@ -50,12 +58,12 @@ def list_changes(catalog: Catalog, request: Request) -> Response:
     if position is None:
         position = newest_position(log) if after is None else oldest_position(log)
     try:
-        page = changes_after(log, position, limit)
+        page = changes_after(log, position, limit, _shows(catalog, request, head))
     except HistoryTrimmedError as error:
         raise GoneError(str(error), type="HistoryTrimmedException") from None
     answer = ChangesResponse(catalog.name, catalog.branch, page.changes, str(page.position))
     response = Response(200, _HEADERS, encode(answer))
-    if page.changes or not wait:
+    if page.changes or page.is_full or not wait:
         return response
     seen = head.head.commit
     return PendingResponse.of(
@@ -65,6 +73,40 @@ def list_changes(catalog: Catalog, request: Request) -> Response:
         key=(catalog.references, catalog.reference, seen),
         has_changed=lambda: catalog.head().head.commit != seen,
     )
+
+
+def _shows(
+    catalog: Catalog, request: Request, head: CommitReader
+) -> Callable[[ArchivedCommit, LogEntry], bool] | None:
+    """Return a function that returns whether the caller may see a change; None if it may see all changes."""
+    session, caller = request.session, request.caller
+    rules = session.access.rules() if isinstance(session, Session) else None
+    if rules is None:
+        return None
+    id, store = catalog.row.entity_id, catalog.references.store
+    subject = rules.subject(caller.principal, catalog.references.clock.now_ms(), caller.roles)
+    scope = scope_of(rules, subject, store.realm, SHOWS_CHANGES, None)
+    if scope.sees_all_of(id):
+        return None
+    now = Sight(scope, id, catalog.branch, head, head)
+
+    def then(commit: ArchivedCommit) -> Sight | None:
+        if commit.number < head.head.floor_number:
+            return None
+        at = Head(commit.id, commit.number, commit.time)
+        return Sight(
+            scope, id, catalog.branch, CommitReader(store, b"", at, store.get(commit.id, Commit)), head
+        )
+
+    def shows(commit: ArchivedCommit, entry: LogEntry) -> bool:
+        try:
+            path, kind, _ = decode_key(entry.key)
+        except CorruptionError:  # the name of a reference, in the entry of a recovery
+            return False
+        privilege = privilege_for(SHOWS_CHANGES, kind)
+        return privilege is not None and sees_change(privilege, entry.entity, path, now, lambda: then(commit))
+
+    return shows
 
 
 def _limit(text: str | None) -> int:
@@ -88,6 +130,6 @@ ROUTES = (
         Role.ADMINISTRATOR,
         result=ChangesResponse,
         query=("after", "wait", "limit"),
-        needs=(Need("CATALOG_READ_LOG", On.CATALOG),),
+        needs=(Need("", On.KNOWN_CATALOG),),  # the answer has only changes that the caller may see
     ),
 )

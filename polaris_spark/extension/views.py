@@ -95,6 +95,7 @@ def _granted(request: Request, options: dict[str, str]) -> Granted | None:
         NotFoundError: the session's realm has access control, and the options name another realm.
     """
     from polaris_spark.spark.logins import Granted, granted_to
+    from polaris_spark.spark.views import VIEWS
 
     session, caller = request.session, request.caller
     assert isinstance(session, Session)  # every transport with these routes passes a session
@@ -108,7 +109,7 @@ def _granted(request: Request, options: dict[str, str]) -> Granted | None:
     subject = rules.subject(caller.principal, session.connection.clock.now_ms(), caller.roles)
     instance = session.catalog.references.store.realm
     catalogs = catalogs_in(session.catalog.references.read(CATALOGS))
-    return granted_to(rules, subject, instance, options["view"], catalogs)
+    return granted_to(rules, subject, instance, VIEWS[options["view"]].shown, catalogs)
 
 
 def _is_own(session: Session, given: dict[str, str]) -> bool:

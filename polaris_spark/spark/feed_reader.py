@@ -160,7 +160,7 @@ class FeedReader(DataSourceStreamReader):
     def _store(self) -> ReadStore:
         store = open_for_reading(self._options.location.resolved())
         if self._granted is None:
-            self._granted = self._login.granted(store, self._options.view)
+            self._granted = self._login.granted(store, Changes.shown)
         return store.within(self._granted.scope)
 
     def _follow(self) -> Followed:

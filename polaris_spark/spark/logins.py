@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from polaris_spark.access.credentials import Credentials
+from polaris_spark.access.needs import Needs
 from polaris_spark.access.reading import authenticate
 from polaris_spark.access.rows import ACCESS, Principal
 from polaris_spark.access.rules import Rules, Subject
@@ -16,7 +17,6 @@ from polaris_spark.config import Secret
 from polaris_spark.errors import NotAuthorizedError, RealmStateError, ReferenceGoneError
 from polaris_spark.rest.permissions import knows_all_catalogs, knows_catalog
 from polaris_spark.spark.realm_reader import ReadStore, RealmReader
-from polaris_spark.spark.views import VIEWS
 
 
 class Granted(NamedTuple):
@@ -43,9 +43,11 @@ class Login:
         # Executors get a scope, and no credentials.
         return {"_realm": self._realm, "_credential": None, "_known": None}
 
-    def granted(self, store: ReadStore, view: str) -> Granted:
+    def granted(self, store: ReadStore, shown: Needs) -> Granted:
         """Return what the principal may see in a view.
 
+        Args:
+            shown: the declaration of the view (`SystemView.shown`).
         Raises:
             NotAuthorizedError: the realm has access control, and the credentials are missing or wrong.
         """
@@ -66,21 +68,23 @@ class Login:
             parsed = Credentials.parse(self._credential.reveal(), "the option 'credential'")
             self._known, _ = authenticate(rules.head, parsed.client_id, parsed.secret.reveal(), now)
         subject = rules.subject(self._known.name, now)
-        return granted_to(rules, subject, realm.record.instance, view, realm.catalogs())
+        return granted_to(rules, subject, realm.record.instance, shown, realm.catalogs())
 
 
-def granted_to(rules: Rules, subject: Subject, realm: str, view: str, catalogs: list[CatalogRow]) -> Granted:
+def granted_to(
+    rules: Rules, subject: Subject, realm: str, shown: Needs, catalogs: list[CatalogRow]
+) -> Granted:
     """Return what a principal may see in a view.
 
     Args:
         realm: instance id of the realm.
+        shown: the declaration of the view (`SystemView.shown`).
         catalogs: all catalogs of the realm.
     """
     known = None
     if not knows_all_catalogs(subject):
         known = [one.entity_id for one in catalogs if knows_catalog(rules, subject, one)]
-    privileges = {need.privilege for need in VIEWS[view].shown}
-    return Granted(scope_of(rules, subject, realm, privileges, known))
+    return Granted(scope_of(rules, subject, realm, shown, known))
 
 
 _rules: dict[tuple[str, int], Rules] = {}

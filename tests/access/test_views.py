@@ -16,7 +16,7 @@ from polaris_spark.access.needs import UNDECLARED, On
 from polaris_spark.access.privileges import PRIVILEGES
 from polaris_spark.access.scopes import READS_ALL
 from polaris_spark.catalog.rows import TABLE, VIEW
-from polaris_spark.errors import NotAuthorizedError, NotFoundError
+from polaris_spark.errors import NotAuthorizedError, NotFoundError, ReferenceGoneError
 from polaris_spark.jobs.registry import call
 from polaris_spark.pyiceberg import PolarisCatalog
 from polaris_spark.spark.views import VIEWS
@@ -24,6 +24,7 @@ from tests.access.world import User, World
 from tests.rest.materialized import create_materialized_view, refresh
 from tests.rest.test_metrics import COMMIT, SCAN
 from tests.views.catalogs import Row, rows
+from tests.views.test_feed import Stream
 
 OPTIONS = {"files": {"unreadable": "report"}}
 """Options for a view, because the files of some tables do not exist."""
@@ -336,3 +337,40 @@ def test_a_revoked_grant_does_not_show_rows(world: Lake) -> None:
     world.revoke_all()
     body = {"options": {"store": world.store}, "columns": ["name"], "filters": []}
     assert ann.status("POST", "polaris-spark/v1/views/tables/plan", body) == 404
+
+
+def test_a_stream_has_only_changes_that_its_principal_may_see(world: Lake) -> None:
+    world.grant(["TABLE_READ_DATA"], world.entity("db", "t", kind=TABLE))
+    stream = Stream(world.store, credential=world.credentials.text())
+    first = stream.batch()
+    assert {row["entity_id"] for row in first} == {world.id_of("db", "t")}
+    assert first == [
+        row for row in Stream(world.store, credential=world.administrator.text()).batch() if row in first
+    ]
+    world.revoke_all()
+    world.grant(["TABLE_READ_DATA"], world.entity("db", "u", kind=TABLE))
+    for name in ("t", "u"):
+        update = {
+            "requirements": [],
+            "updates": [{"action": "set-properties", "updates": {"k": str(len(first))}}],
+        }
+        assert world.root.status("POST", f"v1/namespaces/db/tables/{name}", update) == 200
+    assert {row["name"] for row in stream.batch()} == {"u"}
+    with pytest.raises(ReferenceGoneError):
+        Stream(world.store, credential=world.credentials.text(), reference="access").batch()
+
+
+def test_the_route_of_changes_shows_only_what_the_caller_may_see(world: Lake) -> None:
+    world.grant(["TABLE_READ_PROPERTIES"], world.entity("db", "t", kind=TABLE))
+    ann = world.open(world.credentials)
+    query = {"after": "oldest"}
+    status, page = ann.send("GET", "polaris-spark/v1/changes", query=query)
+    assert status == 200
+    assert {change["name"] for change in page["changes"]} == {"db.t"}
+    everything = world.root.send("GET", "polaris-spark/v1/changes", query=query)[1]
+    assert page["changes"] == [change for change in everything["changes"] if change["name"] == "db.t"]
+    assert page["next"] == everything["next"]
+    one = ann.send("GET", "polaris-spark/v1/changes", query={**query, "limit": "1"})[1]
+    assert one["changes"] == page["changes"][:1]
+    world.revoke_all()
+    assert ann.status("GET", "polaris-spark/v1/changes") == 404

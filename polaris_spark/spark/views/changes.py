@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from polaris_spark.access import securables
-from polaris_spark.access.needs import Need, On
-from polaris_spark.access.scopes import Scope
+from polaris_spark.access.scopes import SHOWS_CHANGES, Scope, Sight, privilege_for, sees_change
 from polaris_spark.catalog.identifiers import dotted
 from polaris_spark.catalog.references import CATALOGS, catalog_in
 from polaris_spark.catalog.rows import CATALOG, NAMESPACE, TABLE, VIEW
@@ -41,9 +40,6 @@ KINDS = {NAMESPACE: "namespace", TABLE: "table", VIEW: "view", CATALOG: "catalog
 byte."""
 
 
-_ON = {NAMESPACE: On.NAMESPACE, TABLE: On.TABLE, VIEW: On.VIEW, CATALOG: On.CATALOG}
-
-
 def _branch(reference: str) -> str | None:
     parts = name_parts(reference)
     return None if parts is None or parts.is_tag else parts.name
@@ -63,12 +59,7 @@ class ChangeRow(NamedTuple):
 class Changes(HistoryView[ChangeRow]):
     """A system view with one row for each entry of the commit log."""
 
-    shown = (
-        Need("NAMESPACE_READ_PROPERTIES", On.NAMESPACE),
-        Need("TABLE_READ_PROPERTIES", On.TABLE),
-        Need("VIEW_READ_PROPERTIES", On.VIEW),
-        Need("CATALOG_READ_PROPERTIES", On.CATALOG),
-    )
+    shown = SHOWS_CHANGES
     comment = "Who changed what: one row per entry of the log"
     columns = (
         ViewColumn(
@@ -180,8 +171,7 @@ class Changes(HistoryView[ChangeRow]):
         task = logged.task
         if sees_log(scope, task.reference):
             return True
-        on = _ON.get(row.key.kind)
-        privilege = next((need.privilege for need in self.shown if need.on is on), None)
+        privilege = privilege_for(self.shown, row.key.kind)
         if privilege is None:
             return False
         if task.reference == CATALOGS:
@@ -192,17 +182,14 @@ class Changes(HistoryView[ChangeRow]):
         newest = task.newest or task.head
         branch = None if parts.is_tag or newest.sealed else parts.name  # no grants hold for a dropped branch
         now = sight_of(store, scope, task.realm, catalog, branch, newest, newest)
-        found = now.may_by_id(privilege, entity)
-        if found is not None:
-            return found
-        if not logged.is_stored:
-            return False
-        # What does not exist any more was in its namespace when it was changed.
-        commit = logged.commit
-        then = Head(logged.id, commit.number, commit.time, 0, 0)
-        return sight_of(store, scope, task.realm, catalog, branch, then, newest).may_above(
-            privilege, row.key.path
-        )
+
+        def then() -> Sight | None:
+            if not logged.is_stored:
+                return None
+            head = Head(logged.id, logged.commit.number, logged.commit.time)
+            return sight_of(store, scope, task.realm, catalog, branch, head, newest)
+
+        return sees_change(privilege, entity, row.key.path, now, then)
 
     def of(self, store: ObjectStore, commits: list[Logged], needs: frozenset[str]) -> Iterator[ChangeRow]:
         entries = entries_of(store, commits)

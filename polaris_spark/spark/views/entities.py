@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, 
 
 import msgspec
 
-from polaris_spark.access.needs import Needs, On
+from polaris_spark.access.needs import Needs
 from polaris_spark.access.privileges import SEES_NAMESPACE
-from polaris_spark.access.scopes import Scope, Sight
+from polaris_spark.access.scopes import Scope, Sight, privilege_for
 from polaris_spark.catalog.identifiers import dotted, parse_dotted
 from polaris_spark.catalog.rows import IDS, NAMES, NAMESPACE, TABLE, VIEW, Unloaded, id_bytes, id_from
 from polaris_spark.commits.state import CommitReader, StoredObjects
@@ -170,9 +170,6 @@ def named(reader: CommitReader, task: NamesTask, kind: bytes | None) -> Iterator
             yield found
 
 
-_ON = {NAMESPACE: On.NAMESPACE, TABLE: On.TABLE, VIEW: On.VIEW}
-
-
 def visible(
     store: ReadStore, task: NamesTask, entries: Iterator[EntityEntry], shown: Needs
 ) -> Iterator[EntityEntry]:
@@ -184,7 +181,7 @@ def visible(
     sight = task.pin.sight(store)
     if sight is None:
         return entries
-    privileges = {kind: need.privilege for kind, on in _ON.items() for need in shown if need.on is on}
+    privileges = {kind: privilege_for(shown, kind) for kind in (NAMESPACE, TABLE, VIEW)}
     return (entry for entry in entries if _is_visible(sight, entry, privileges.get(entry.kind)))
 
 

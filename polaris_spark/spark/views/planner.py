@@ -81,7 +81,7 @@ def count(options: dict[str, str], granted: Granted | None = None) -> int:
             f"the rows of the view {parsed.view!r} cannot be counted in an index; read the view to count its rows"
         )
     store = open_for_reading(parsed.location)
-    granted = granted or Login(parsed.realm, parsed.credential).granted(store, parsed.view)
+    granted = granted or Login(parsed.realm, parsed.credential).granted(store, view.shown)
     store = store.within(granted.scope)
     return sum(
         view.count(store, task) for tasks in view.partitions(ScanRequest(parsed, store)) for task in tasks

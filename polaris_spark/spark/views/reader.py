@@ -62,7 +62,9 @@ class ViewReader(DataSourceReader):
 
     def _planned(self) -> list[ViewPartition]:
         location = self._options.location.resolved()
-        granted = self._granted or self._login.granted(open_for_reading(location), self._options.view)
+        granted = self._granted or self._login.granted(
+            open_for_reading(location), VIEWS[self._options.view].shown
+        )
         store = PlannedStore(location, granted.scope)
         before = begun(store.open(), self._options.realm)
         request = ScanRequest(self._options, store.open(), self._conditions)

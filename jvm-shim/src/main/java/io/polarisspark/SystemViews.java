@@ -47,7 +47,7 @@ final class SystemViews {
   private static final String FILES = "files";
 
   /** Properties that the data source needs to open the catalog. Other properties are not sent to executors. */
-  private static final Set<String> PASSED_ON = Set.of("store", "realm", "catalog", "branch");
+  private static final Set<String> PASSED_ON = Set.of("store", "realm", "catalog", "branch", "credential");
 
   /** Options that the system view sets itself. */
   private static final Set<String> OWN = Set.of("view", "prune");
