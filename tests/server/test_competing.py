@@ -14,8 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from socket import AF_UNIX, socket
 
-from polaris_spark.spark.bridge import PROTOCOL
-
+from polaris_spark.bridge import PROTOCOL
 from polaris_spark.commits.rows import Head
 from polaris_spark.ids import unpack
 from polaris_spark.spark.frames import BUFFER_BYTES, framed, receive
@@ -71,7 +70,7 @@ class BridgeRequests:
 def bridge(store: str) -> Iterator[tuple[Client, int]]:
     """Start the process behind Spark, and open a catalog. Yield a client of it and the id of the process."""
     token = uuid.uuid4().hex
-    command = [sys.executable, "-m", "polaris_spark.spark.bridge"]
+    command = [sys.executable, "-m", "polaris_spark.bridge"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         print(json.dumps({"token": token, "protocol": PROTOCOL}), file=process.stdin, flush=True)
