@@ -34,9 +34,7 @@ from polaris_spark.catalog.materialized_views import (
     is_materialized,
     refuse_storage,
     require_no_namespace,
-    require_refresh_only,
     set_document,
-    set_refreshes,
     storage_name,
     view_of,
     with_storage_table,
@@ -48,6 +46,7 @@ from polaris_spark.catalog.metadata.renderer import render, render_view
 from polaris_spark.catalog.metadata.rows import ObjectReader, Table, View
 from polaris_spark.catalog.metadata.view_draft import ViewDraft
 from polaris_spark.catalog.properties import EffectiveProperties
+from polaris_spark.catalog.refresh_records import require_refresh_only, set_refreshes
 from polaris_spark.catalog.rows import IDS, NAMES, TABLE, VIEW, Unloaded, id_bytes
 from polaris_spark.catalog.snapshot_expiry import gc_enabled, namespace_levels
 from polaris_spark.commits.change import Operation

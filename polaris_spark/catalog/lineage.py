@@ -22,14 +22,13 @@ from polaris_spark.catalog.entities import TableName
 from polaris_spark.catalog.metadata.rows import View
 from polaris_spark.catalog.metadata.texts import Json, decode, encode
 from polaris_spark.catalog.outside_sources import METASTORE
+from polaris_spark.catalog.query_pinning import SESSION_CATALOG, named_sources
 from polaris_spark.catalog.stored_views import last_refresh
 from polaris_spark.catalog.view_sources import (
-    SESSION_CATALOG,
     PinnedQuery,
     TableSource,
     ViewSource,
     columns_of,
-    named_sources,
     query_of,
     version_of,
 )

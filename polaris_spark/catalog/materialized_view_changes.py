@@ -8,21 +8,13 @@ from itertools import count
 from typing import Any
 
 from polaris_spark.catalog.contents import Prepared, StoredContent
-from polaris_spark.catalog.entities import (
-    Context,
-    NameEntry,
-    TableName,
-    default_location,
-    find,
-    require,
-)
+from polaris_spark.catalog.entities import Context, NameEntry, TableName, default_location, find, require
 from polaris_spark.catalog.materialized_views import (
     STORAGE_LOCATION,
     document_of,
     is_materialized,
     require_no_namespace,
     set_document,
-    set_refreshes,
     storage_name,
     storage_updates,
     with_storage_table,
@@ -37,6 +29,7 @@ from polaris_spark.catalog.metadata.table_updates import apply_all
 from polaris_spark.catalog.metadata.view_draft import ViewDraft
 from polaris_spark.catalog.metadata.view_updates import apply_view_updates, create_view
 from polaris_spark.catalog.properties import EffectiveProperties
+from polaris_spark.catalog.refresh_records import set_refreshes
 from polaris_spark.catalog.rows import TABLE
 from polaris_spark.catalog.table_changes import CreateTable
 from polaris_spark.catalog.view_changes import ViewChange

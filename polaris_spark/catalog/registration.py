@@ -10,7 +10,6 @@ from polaris_spark.catalog.files import Files
 from polaris_spark.catalog.locations import segments
 from polaris_spark.catalog.materialized_views import (
     METADATA,
-    check_refresh_records,
     is_materialized,
     refuse_storage,
     require_no_namespace,
@@ -25,6 +24,7 @@ from polaris_spark.catalog.metadata.table_parser import parse_table
 from polaris_spark.catalog.metadata.view_draft import ViewDraft
 from polaris_spark.catalog.metadata.view_parser import parse_view
 from polaris_spark.catalog.metadata_files import read_text
+from polaris_spark.catalog.refresh_records import check_refresh_records
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import State

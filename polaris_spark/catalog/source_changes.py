@@ -9,9 +9,6 @@ from typing import NamedTuple
 from polaris_spark.catalog.contents import content_of
 from polaris_spark.catalog.entities import TableName, find, require, table_key
 from polaris_spark.catalog.materialized_views import (
-    NO_SNAPSHOT,
-    REFRESH_START,
-    has_current_columns,
     is_materialized,
     refresh_retention_ms,
     storage_name,
@@ -21,6 +18,7 @@ from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.metadata.texts import Json
 from polaris_spark.catalog.outside_sources import DELTA_LOCATION, OutsideSources, TableState
+from polaris_spark.catalog.refresh_records import NO_SNAPSHOT, REFRESH_START, has_current_columns
 from polaris_spark.catalog.rows import NAMES, TABLE, VIEW
 from polaris_spark.catalog.snapshot_sql import schema_at
 from polaris_spark.catalog.stored_views import last_refresh

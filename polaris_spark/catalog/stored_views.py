@@ -7,16 +7,11 @@ from itertools import islice
 
 from polaris_spark.catalog.contents import content_of
 from polaris_spark.catalog.entities import NamespaceName, TableName, require
-from polaris_spark.catalog.materialized_views import (
-    REFRESH,
-    current_refresh,
-    is_materialized,
-    snapshots_of,
-    storage_name,
-)
+from polaris_spark.catalog.materialized_views import is_materialized, storage_name
 from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.metadata.texts import Json
+from polaris_spark.catalog.refresh_records import REFRESH, current_refresh, snapshots_of
 from polaris_spark.catalog.rows import NAMES, TABLE, VIEW
 from polaris_spark.catalog.snapshot_sql import quoted
 from polaris_spark.catalog.view_sources import columns_of

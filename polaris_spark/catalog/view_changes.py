@@ -12,9 +12,7 @@ from polaris_spark.catalog.materialized_views import (
     STORAGE_LOCATION,
     document_of,
     is_materialized,
-    require_refresh_only,
     set_document,
-    set_refreshes,
     split_updates,
     storage_name,
 )
@@ -24,6 +22,7 @@ from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.metadata.table_updates import apply_all
 from polaris_spark.catalog.metadata.view_draft import ViewDraft
 from polaris_spark.catalog.metadata.view_updates import apply_view_updates, check_view, create_view
+from polaris_spark.catalog.refresh_records import require_refresh_only, set_refreshes
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import State

@@ -6,12 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from polaris_spark.catalog.entities import TableName, find, require, table_key
-from polaris_spark.catalog.materialized_views import (
-    NO_SNAPSHOT,
-    SESSION,
-    current_refresh,
-    storage_name,
-)
+from polaris_spark.catalog.materialized_views import SESSION, storage_name
 from polaris_spark.catalog.metadata import logs
 from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.rows import Table, View
@@ -25,6 +20,8 @@ from polaris_spark.catalog.outside_sources import (
     TableState,
     UnknownSourceError,
 )
+from polaris_spark.catalog.query_pinning import pin
+from polaris_spark.catalog.refresh_records import NO_SNAPSHOT, current_refresh
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.catalog.stored_views import last_refresh, materialized, stored_query
 from polaris_spark.catalog.view_sources import (
@@ -32,7 +29,6 @@ from polaris_spark.catalog.view_sources import (
     PinnedQuery,
     count_in,
     name_mapping_of,
-    pin,
     query_of,
     snapshot_of,
 )

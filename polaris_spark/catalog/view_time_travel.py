@@ -13,19 +13,13 @@ from datetime import datetime, timedelta, timezone
 from typing import Final, NamedTuple
 
 from polaris_spark.catalog.entities import TableName, find, require, table_key
-from polaris_spark.catalog.materialized_views import (
-    is_materialized,
-    refresh_of,
-    shown_columns,
-    snapshot_of_refresh,
-    snapshots_of,
-    storage_name,
-)
+from polaris_spark.catalog.materialized_views import is_materialized, storage_name
 from polaris_spark.catalog.metadata import logs
 from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.rows import Schema, Table, View, ViewVersion
 from polaris_spark.catalog.metadata.snapshot_history import read_entries
 from polaris_spark.catalog.metadata.texts import decode
+from polaris_spark.catalog.refresh_records import refresh_of, shown_columns, snapshot_of_refresh, snapshots_of
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.commits.state import State
 from polaris_spark.errors import BadRequestError, NoSuchViewError

@@ -10,9 +10,10 @@ import pytest
 from polaris_spark.catalog.entities import TableName
 from polaris_spark.catalog.files import local_path
 from polaris_spark.catalog.outside_sources import OutsideSources
+from polaris_spark.catalog.query_pinning import pin
 from polaris_spark.catalog.schema_merge import NAME_MAPPING
 from polaris_spark.catalog.source_changes import RefreshNeeds, snapshots_since
-from polaris_spark.catalog.view_sources import PinnedQuery, ViewQuery, pin
+from polaris_spark.catalog.view_sources import PinnedQuery, ViewQuery
 from polaris_spark.errors import BadRequestError
 from polaris_spark.jobs.registry import call
 from tests.rest.client import VIEW_VERSION, Client, path, view, view_request

@@ -77,7 +77,8 @@ def _requests(
     Raises:
         InputError: a materialized view cannot have the query.
     """
-    from polaris_spark.catalog.view_sources import ViewQuery, pin
+    from polaris_spark.catalog.query_pinning import pin
+    from polaris_spark.catalog.view_sources import ViewQuery
 
     catalog, spark, sql = call.session.catalog, call.spark(), arguments["query"]
     _refuse_temporary_views(spark, sql)

@@ -43,9 +43,10 @@ def _explained(call: Call, name: TableName, reason: str) -> tuple[str, str, tupl
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.materialized_views import strategy_of
+    from polaris_spark.catalog.query_pinning import pin
     from polaris_spark.catalog.stored_views import materialized
     from polaris_spark.catalog.view_freshness import freshness
-    from polaris_spark.catalog.view_sources import pin, query_of
+    from polaris_spark.catalog.view_sources import query_of
 
     name = view_named(call, arguments["view"])
     catalog = call.session.catalog

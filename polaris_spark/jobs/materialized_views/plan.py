@@ -66,10 +66,12 @@ class RefreshPlan(NamedTuple):
 def planned(call: Call, name: TableName, *, full: bool) -> RefreshPlan | None:
     """Return the refresh to make; None if the rows are fresh and `full` is false."""
     from polaris_spark.catalog.lineage import lineage_of_version
-    from polaris_spark.catalog.materialized_views import REFRESH_START, SESSION, strategy_of
+    from polaris_spark.catalog.materialized_views import SESSION, strategy_of
+    from polaris_spark.catalog.query_pinning import pin
+    from polaris_spark.catalog.refresh_records import REFRESH_START
     from polaris_spark.catalog.stored_views import materialized
     from polaris_spark.catalog.view_freshness import freshness, stored_rows
-    from polaris_spark.catalog.view_sources import SOURCE_STATES, columns_of, pin, query_of
+    from polaris_spark.catalog.view_sources import SOURCE_STATES, columns_of, query_of
     from polaris_spark.jobs.materialized_views.incremental import hidden_fields
 
     state = call.session.catalog.view()
@@ -127,15 +129,10 @@ def _with_changes(
         pinned: returns the pinned query, in which each materialized view is replaced by its query instead of its rows.
     """
     from polaris_spark.catalog.entities import require
-    from polaris_spark.catalog.materialized_views import (
-        SESSION,
-        STATE,
-        has_current_columns,
-        incremental_limit,
-        storage_name,
-    )
+    from polaris_spark.catalog.materialized_views import SESSION, STATE, incremental_limit, storage_name
     from polaris_spark.catalog.metadata.draft import TableDraft
     from polaris_spark.catalog.metadata.rows import Table
+    from polaris_spark.catalog.refresh_records import has_current_columns
     from polaris_spark.catalog.rows import TABLE
     from polaris_spark.catalog.snapshot_sql import quoted
     from polaris_spark.catalog.source_changes import snapshots_since

@@ -106,9 +106,10 @@ def _failure(name: TableName, after: ViewState, error: Exception) -> Exception:
 
 def _result(state: State, name: TableName, plan: RefreshPlan, done: Done) -> Refreshed:
     from polaris_spark.catalog.entities import require
-    from polaris_spark.catalog.materialized_views import REFRESH, storage_name
+    from polaris_spark.catalog.materialized_views import storage_name
     from polaris_spark.catalog.metadata.draft import TableDraft
     from polaris_spark.catalog.metadata.rows import Table
+    from polaris_spark.catalog.refresh_records import REFRESH
     from polaris_spark.catalog.rows import TABLE
 
     table = TableDraft(state.get(require(state, storage_name(name), TABLE).content, Table), state, now_ms=0)

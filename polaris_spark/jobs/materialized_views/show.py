@@ -42,7 +42,8 @@ def _outside(call: Call) -> OutsideSources | None:
 
 
 def _row(catalog: Catalog, name: TableName, view: View, outside: OutsideSources | None) -> tuple[Any, ...]:
-    from polaris_spark.catalog.materialized_views import REFRESH_START, allows_stale, strategy_of
+    from polaris_spark.catalog.materialized_views import allows_stale, strategy_of
+    from polaris_spark.catalog.refresh_records import REFRESH_START
     from polaris_spark.catalog.stored_views import last_refresh
     from polaris_spark.catalog.view_freshness import freshness
     from polaris_spark.spark.views.columns import micros

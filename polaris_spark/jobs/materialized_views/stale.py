@@ -40,8 +40,9 @@ def _reads(call: Call, namespace: tuple[str, ...] | None) -> dict[TableName, set
     directly or through other views."""
     from pyspark.errors import AnalysisException
 
+    from polaris_spark.catalog.query_pinning import pin
     from polaris_spark.catalog.stored_views import materialized_views
-    from polaris_spark.catalog.view_sources import pin, query_of
+    from polaris_spark.catalog.view_sources import query_of
     from polaris_spark.errors import RequestError
 
     state, engine = call.session.catalog.view(), query_engine(call.spark())

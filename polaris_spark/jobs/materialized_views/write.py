@@ -200,7 +200,7 @@ def _summary(plan: RefreshPlan, done: Done) -> dict[str, str]:
     """Return the entries for the summary of the new snapshot."""
     import msgspec
 
-    from polaris_spark.catalog.materialized_views import (
+    from polaris_spark.catalog.refresh_records import (
         FILES_READ,
         REASON,
         REFRESH,

@@ -9,23 +9,25 @@ from polaris_spark.catalog.entities import TableName
 from polaris_spark.catalog.materialized_views import (
     ALLOW_STALE,
     METADATA,
-    REFRESH,
-    REFRESH_STATE,
     STORAGE_LOCATION,
     STORAGE_TABLE,
     STRATEGIES,
     STRATEGY,
     document_of,
-    refresh_of_snapshot,
-    refresh_records,
-    refresh_state,
-    snapshots_of,
     with_storage_table,
 )
 from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.rows import ObjectReader, Table, View, ViewVersion
 from polaris_spark.catalog.metadata.snapshot_sets import all_snapshots
 from polaris_spark.catalog.metadata.texts import Json, decode, get_long
+from polaris_spark.catalog.refresh_records import (
+    REFRESH,
+    REFRESH_STATE,
+    refresh_of_snapshot,
+    refresh_records,
+    refresh_state,
+    snapshots_of,
+)
 from polaris_spark.errors import BadRequestError, CorruptionError
 
 

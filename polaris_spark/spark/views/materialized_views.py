@@ -8,21 +8,23 @@ from typing import NamedTuple
 from polaris_spark.access.needs import Need, On
 from polaris_spark.catalog.entities import TableName
 from polaris_spark.catalog.materialized_views import (
+    STORAGE_LOCATION,
+    allows_stale,
+    document_of,
+    is_materialized,
+    strategy_of,
+)
+from polaris_spark.catalog.metadata.rows import View
+from polaris_spark.catalog.metadata.texts import Json
+from polaris_spark.catalog.refresh_records import (
     FILES_READ,
     REASON,
     REFRESH_START,
     ROWS_READ,
     SIZE_READ,
-    STORAGE_LOCATION,
     USED_STRATEGY,
-    allows_stale,
-    document_of,
-    is_materialized,
     refresh_duration_ms,
-    strategy_of,
 )
-from polaris_spark.catalog.metadata.rows import View
-from polaris_spark.catalog.metadata.texts import Json
 from polaris_spark.catalog.rows import VIEW
 from polaris_spark.catalog.stored_views import last_refresh, refreshed_snapshot
 from polaris_spark.catalog.summaries import number_in

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 from polaris_spark.access.needs import Need, On
 from polaris_spark.catalog.identifiers import dotted
-from polaris_spark.catalog.materialized_views import (
+from polaris_spark.catalog.materialized_views import STORAGE
+from polaris_spark.catalog.refresh_records import (
     FILES_READ,
     REASON,
     REFRESH,
     REFRESH_START,
     ROWS_READ,
     SIZE_READ,
-    STORAGE,
     USED_STRATEGY,
     refresh_duration_ms,
     refresh_of_snapshot,
