@@ -3,19 +3,18 @@ row that points to the newest commit.
 
 The reference `catalogs` holds the catalogs by name. The reference `cat/<id>/heads/<branch>` holds the content of a
 branch. The commit that creates a catalog comes first; then the reference of its branch `main` is created. If a process
-stops in between, the next opening of the catalog creates that reference (`catalog_changes.RealmCatalogs.open`).
+stops in between, the next opening of the catalog creates that reference (`realm_catalogs.RealmCatalogs.open`).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import count
 from typing import NamedTuple
 
-from polaris_spark.catalog.entities import Context, TimedChange, check_new_name
 from polaris_spark.catalog.files import absolute
-from polaris_spark.catalog.locations import overlap, owner_of, segments
+from polaris_spark.catalog.locations import owner_of, segments
 from polaris_spark.catalog.properties import SHARED_LOCATIONS, WAREHOUSE
 from polaris_spark.catalog.references import (
     CATALOGS,
@@ -27,13 +26,11 @@ from polaris_spark.catalog.references import (
 )
 from polaris_spark.catalog.rows import CATALOG, NAMES, PROPERTIES, CatalogRow, id_bytes, id_from
 from polaris_spark.commits.change import Operation
-from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import CommitReader, State, reading_state
 from polaris_spark.errors import (
     AlreadyExistsError,
     BadRequestError,
     CorruptionError,
-    ForbiddenError,
     NotFoundError,
     RealmStateError,
     ReferenceGoneError,
@@ -248,30 +245,6 @@ def owner_in(heads: Iterable[CommitReader], place: tuple[str, ...]) -> tuple[str
     return None
 
 
-def refuse_used(references: References, name: str, properties: Mapping[str, str]) -> None:
-    """Refuse a new or restored catalog if its warehouse overlaps a location that a table or view of another catalog
-    owns now.
-
-    Raises:
-        ForbiddenError: the warehouse overlaps such a location.
-    """
-    new = CatalogRow(0, name, 0, "", dict(properties))
-    warehouse = None if is_shared(new) else warehouse_of(new)
-    for row in list_catalogs(references) if warehouse is not None else ():
-        place = None if is_shared(row) else owner_in(heads_of(references, row), warehouse or ())
-        if place is not None:
-            raise _overlapping(
-                new, f"{'/'.join(place)}, which belongs to a table or view of catalog {row.name!r}"
-            )
-
-
-def _overlapping(new: CatalogRow, by: str) -> ForbiddenError:
-    return ForbiddenError(
-        f"catalog {new.name!r} cannot have the warehouse {new.properties[WAREHOUSE]}: it overlaps with {by}; choose "
-        "another warehouse"
-    )
-
-
 def require_branch(references: References, row: CatalogRow, branch: str) -> None:
     """Check that a catalog has a branch of that name.
 
@@ -286,50 +259,6 @@ def require_branch(references: References, row: CatalogRow, branch: str) -> None
         raise NotFoundError(f"catalog {row.name!r} has no branch {branch!r}{advice}") from error
 
 
-class CreateCatalog(TimedChange[CatalogRow]):
-    """Create a catalog.
-
-    Raises:
-        AlreadyExistsError: a catalog of that name exists.
-        ForbiddenError: the new catalog's warehouse overlaps the warehouse of another catalog of the realm.
-    """
-
-    action = "create-catalog"
-
-    def __init__(
-        self, context: Context, operation: Operation, name: str, properties: Mapping[str, str]
-    ) -> None:
-        super().__init__(context, operation)
-        check_new_name(name)
-        self.name = name
-        self.properties = dict(properties)
-
-    def apply(self, state: State, prepared: int) -> CatalogRow:
-        key = catalog_key(self.name)
-        if state.lookup(NAMES, key) is not None:
-            raise taken(self.name)
-        row = CatalogRow(state.new_id(), self.name, prepared, self.operation.principal, self.properties)
-        self._refuse_overlap(state, row)
-        content = state.add(row)
-        state.put(NAMES, key, Entry(content, id_bytes(row.entity_id)))
-        self.record(state, prepared, row.entity_id, key, after=content)
-        return row
-
-    def _refuse_overlap(self, state: State, new: CatalogRow) -> None:
-        """Raise `ForbiddenError` if the warehouse of the new catalog overlaps the warehouse of another catalog."""
-        warehouse = None if is_shared(new) else warehouse_of(new)
-        if warehouse is None:
-            return
-        there = [entry.pointer for _, entry in state.scan(NAMES, *children((), CATALOG))]
-        for row in state.get_many(there, CatalogRow).values():
-            other = None if is_shared(row) else warehouse_of(row)
-            if other is not None and overlap(other, warehouse):
-                raise _overlapping(new, f"{'/'.join(other)}, the warehouse of catalog {row.name!r}")
-
-    def repeat(self, state: State, entries: list[LogEntry]) -> CatalogRow:
-        return state.get(entries[-1].after, CatalogRow)
-
-
 def find_by_id(state: State, row: CatalogRow) -> tuple[bytes, Entry] | None:
     """Return the entry of a catalog in the index `names` of the reference `catalogs`, and its key, whatever its name is
     now; None if it does not exist."""
@@ -339,11 +268,6 @@ def find_by_id(state: State, row: CatalogRow) -> tuple[bytes, Entry] | None:
         return key, entry
     others = state.scan(NAMES, *children((), CATALOG))
     return next(((key, one) for key, one in others if id_from(one.value) == row.entity_id), None)
-
-
-def taken(name: str) -> AlreadyExistsError:
-    """Return the error for a name that another catalog has."""
-    return AlreadyExistsError(f"catalog {name!r} already exists")
 
 
 def catalog_key(name: str) -> bytes:

@@ -12,7 +12,7 @@ from polaris_spark.errors import AlreadyExistsError, InputError, NotFoundError
 from polaris_spark.jobs.procedure import IF_EXISTS, IF_NOT_EXISTS, Call, Column, Parameter, Procedure
 
 if TYPE_CHECKING:
-    from polaris_spark.catalog.catalog_changes import RealmCatalogs
+    from polaris_spark.catalog.realm_catalogs import RealmCatalogs
     from polaris_spark.catalog.rows import CatalogRow, DroppedMark
 
 Rows = Iterable[tuple[Any, ...]]

@@ -15,7 +15,7 @@ from polaris_spark.secret_options import REFERENCE
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from polaris_spark.catalog.catalog_changes import RealmCatalogs
+    from polaris_spark.catalog.realm_catalogs import RealmCatalogs
     from polaris_spark.rest.session import Session
     from polaris_spark.system.tasks import HeldTask
 

@@ -6,8 +6,8 @@ from polaris_spark.access import securables
 from polaris_spark.access.changes import SetOwner
 from polaris_spark.access.control import AccessControl
 from polaris_spark.access.rules import Rules, Subject
-from polaris_spark.catalog.catalog_changes import RealmCatalogs
 from polaris_spark.catalog.entities import Context
+from polaris_spark.catalog.realm_catalogs import RealmCatalogs
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.clock import Clock
 from polaris_spark.commits.change import Operation
@@ -40,7 +40,7 @@ def realm_catalogs(
 
 
 class CatalogRules:
-    """Checks of what a principal may do with catalogs, for `catalog.catalog_changes.RealmCatalogs`. Each call uses the
+    """Checks of what a principal may do with catalogs, for `catalog.realm_catalogs.RealmCatalogs`. Each call uses the
     current rules."""
 
     def __init__(

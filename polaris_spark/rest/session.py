@@ -16,25 +16,16 @@ from polaris_spark.access.control import AccessControl
 from polaris_spark.access.needs import Need, On
 from polaris_spark.backends import open_backend
 from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.catalog_changes import RealmCatalogs
-from polaris_spark.catalog.catalogs import (
-    current_row,
-    initialize,
-    require_branch,
-)
+from polaris_spark.catalog.catalogs import current_row, initialize, require_branch
 from polaris_spark.catalog.change_log import POLL_SECONDS
 from polaris_spark.catalog.entities import Context, hash_of
 from polaris_spark.catalog.files import Files, absolute
 from polaris_spark.catalog.manifest_files import process_manifest_files
 from polaris_spark.catalog.other_catalogs import OtherCatalogs
 from polaris_spark.catalog.permits import is_around
-from polaris_spark.catalog.properties import (
-    SHARED_LOCATIONS,
-    WAREHOUSE,
-    Binding,
-    given_by,
-)
+from polaris_spark.catalog.properties import SHARED_LOCATIONS, WAREHOUSE, Binding, given_by
 from polaris_spark.catalog.property_changes import complete_copy, set_properties
+from polaris_spark.catalog.realm_catalogs import RealmCatalogs
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import PROPERTIES, ROW, CatalogRow
 from polaris_spark.catalog.snapshot_expiry import EXPIRED

@@ -10,7 +10,7 @@ import pytest
 
 from polaris_spark.access import securables
 from polaris_spark.access.control import changed
-from polaris_spark.catalog import catalog_changes
+from polaris_spark.catalog import realm_catalogs
 from polaris_spark.errors import AlreadyExistsError, ForbiddenError, NotFoundError
 from tests.access.world import User, World
 
@@ -149,15 +149,15 @@ def test_a_catalog_that_another_principal_creates_meanwhile_keeps_its_owner(
     bob = world.principal("bob", "two")
     for role in ("one", "two"):
         world.grant(["CATALOG_CREATE"], securables.REALM, role)
-    find = catalog_changes.read_catalog
+    find = realm_catalogs.read_catalog
 
     def find_before_bob(references: Any, name: str) -> Any:
         found = find(references, name)
-        monkeypatch.setattr(catalog_changes, "read_catalog", find)
+        monkeypatch.setattr(realm_catalogs, "read_catalog", find)
         world.open(bob, catalog="new", warehouse=str(tmp_path / "new"))
         return found
 
-    monkeypatch.setattr(catalog_changes, "read_catalog", find_before_bob)
+    monkeypatch.setattr(realm_catalogs, "read_catalog", find_before_bob)
     ann = world.open(world.credentials, catalog="new", warehouse=str(tmp_path / "other"))
     id = securables.catalog(ann.session.catalog.row.entity_id)
     changed()
@@ -169,15 +169,15 @@ def test_a_catalog_that_is_dropped_meanwhile_is_not_created_without_the_privileg
 ) -> None:
     other = create(world, "other", tmp_path)
     world.grant(["CATALOG_READ_PROPERTIES"], other)
-    find = catalog_changes.read_catalog
+    find = realm_catalogs.read_catalog
 
     def find_before_drop(references: Any, name: str) -> Any:
         found = find(references, name)
-        monkeypatch.setattr(catalog_changes, "read_catalog", find)
+        monkeypatch.setattr(realm_catalogs, "read_catalog", find)
         world.root.session.catalogs.drop("other")
         return found
 
-    monkeypatch.setattr(catalog_changes, "read_catalog", find_before_drop)
+    monkeypatch.setattr(realm_catalogs, "read_catalog", find_before_drop)
     with pytest.raises(NotFoundError):
         world.open(world.credentials, catalog="other", warehouse=str(tmp_path / "other"))
     assert [one.row.name for one in world.root.session.catalogs.all()] == ["polaris"]

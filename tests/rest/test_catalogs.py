@@ -13,14 +13,9 @@ import pytest
 
 import polaris_spark
 from polaris_spark import Session
-from polaris_spark.catalog import catalog_changes
-from polaris_spark.catalog.catalog_changes import (
-    DropCatalog,
-    RealmCatalogs,
-    UndropCatalog,
-    end_dropped,
-    unsettled,
-)
+from polaris_spark.catalog import realm_catalogs
+from polaris_spark.catalog.catalog_changes import DropCatalog, UndropCatalog, end_dropped, unsettled
+from polaris_spark.catalog.realm_catalogs import RealmCatalogs
 from polaris_spark.catalog.references import CATALOGS, catalog_prefix, dropped_in
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
@@ -363,16 +358,16 @@ def test_a_process_that_opens_a_catalog_while_it_ends_does_not_open_an_empty_one
     """It has read the catalog's row, and then sleeps until the catalog's grace period has ended."""
     prefix = f"/{realm.create('a'):x}/"
     catalogs, references = realm.main.catalogs, realm.main.catalog.references
-    ensure = catalog_changes.ensure_reference
+    ensure = realm_catalogs.ensure_reference
 
     def late(*arguments: Any) -> bool:
-        monkeypatch.setattr(catalog_changes, "ensure_reference", ensure)
+        monkeypatch.setattr(realm_catalogs, "ensure_reference", ensure)
         catalogs.drop("a")
         end_dropped(references, lambda _: 0, WHO)
         assert not [one for one in references.listed() if prefix in one.name]
         return ensure(*arguments)
 
-    monkeypatch.setattr(catalog_changes, "ensure_reference", late)
+    monkeypatch.setattr(realm_catalogs, "ensure_reference", late)
     with pytest.raises(NotFoundError, match="'a' does not exist"):
         realm.open("a")
     left = [one for one in references.listed() if prefix in one.name]

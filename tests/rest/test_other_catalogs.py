@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from polaris_spark.catalog import catalog_changes, catalogs
+from polaris_spark.catalog import catalog_changes, realm_catalogs
 from polaris_spark.catalog.catalogs import list_catalogs
 from polaris_spark.catalog.imports.directory import DirectoryTree
 from polaris_spark.errors import ForbiddenError
@@ -154,16 +154,16 @@ def test_only_one_of_several_catalogs_created_at_once_in_one_warehouse_is_made(
 def test_a_catalog_that_another_process_creates_and_fills_meanwhile_is_opened(
     opened: Open, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refuse_used = catalog_changes.refuse_used
+    refuse_used = realm_catalogs.refuse_used
 
     def refuse_after_another(*given: Any) -> None:
-        monkeypatch.setattr(catalog_changes, "refuse_used", refuse_used)
+        monkeypatch.setattr(realm_catalogs, "refuse_used", refuse_used)
         first = opened(place, tmp_path / "one", catalog="one")
         first.namespace("db")
         first.create("t")
         refuse_used(*given)
 
-    monkeypatch.setattr(catalog_changes, "refuse_used", refuse_after_another)
+    monkeypatch.setattr(realm_catalogs, "refuse_used", refuse_after_another)
     assert opened(place, tmp_path / "one", catalog="one").names("db") == ["t"]
 
 
@@ -171,8 +171,8 @@ def test_catalogs_of_older_stores_that_share_a_warehouse_still_work(
     opened: Open, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as older:
-        older.setattr(catalogs.CreateCatalog, "_refuse_overlap", lambda *_: None)
-        older.setattr(catalog_changes, "refuse_used", lambda *_: None)
+        older.setattr(catalog_changes, "_refuse_overlap", lambda *_: None)
+        older.setattr(realm_catalogs, "refuse_used", lambda *_: None)
         clients = [opened(place, tmp_path / "same", catalog=name) for name in ("one", "two")]
     for client in clients:
         client.namespace("db")

@@ -11,9 +11,9 @@ from typing import Any, cast
 from unittest.mock import patch
 
 from polaris_spark.catalog import branches
-from polaris_spark.catalog.catalog_changes import RealmCatalogs
 from polaris_spark.catalog.catalogs import heads_prefix, initialize
 from polaris_spark.catalog.manifest_files import ManifestFiles
+from polaris_spark.catalog.realm_catalogs import RealmCatalogs
 from polaris_spark.catalog.references import catalog_prefix
 from polaris_spark.commits.change import Operation
 from polaris_spark.config import Properties

@@ -31,7 +31,8 @@ REFRESH_MUTANTS: dict[str, Mutant] = {
                 "_overwrite",
                 'call.progress("computing the rows")',
                 "from polaris_spark.catalog.stored_views import materialized\n"
-                "    from polaris_spark.catalog.view_sources import pin, query_of\n"
+                "    from polaris_spark.catalog.query_pinning import pin\n"
+                "    from polaris_spark.catalog.view_sources import query_of\n"
                 "    state = catalog.view()\n"
                 "    query = query_of(state, materialized(state, name))\n"
                 "    pinned = pin(state, spark_catalog(call), query, name)\n"
