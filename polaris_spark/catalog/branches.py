@@ -26,7 +26,8 @@ from polaris_spark.errors import (
     ReferenceGoneError,
 )
 from polaris_spark.names import AREA, MAIN, problem_of_part
-from polaris_spark.system.registrations import Description, FirstChange, Registered, Registration
+from polaris_spark.system.registrations import Description, Registered, Registration
+from polaris_spark.system.registry_changes import FirstChange
 
 _SEPARATORS = "@#"
 """Characters that separate the name of a table from a branch or time."""

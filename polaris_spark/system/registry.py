@@ -56,9 +56,22 @@ from polaris_spark.system.lost_rows import refuse_lost
 from polaris_spark.system.reference_reader import head_in_row
 from polaris_spark.system.registrations import (
     NO_DESCRIPTION,
+    Description,
+    expired,
+    is_tag,
+    name_parts,
+    registered_by,
+    was_dropped_with_catalog,
+)
+from polaris_spark.system.registrations import REFERENCES as REFERENCES
+from polaris_spark.system.registrations import ROOT as ROOT
+from polaris_spark.system.registrations import Registered as Registered
+from polaris_spark.system.registrations import Registration as Registration
+from polaris_spark.system.registrations import encode_registration as encode_registration
+from polaris_spark.system.registrations import listed_in as listed_in
+from polaris_spark.system.registry_changes import (
     AlterReference,
     CreateReference,
-    Description,
     DropCatalogReferences,
     DropReference,
     EndReference,
@@ -66,30 +79,7 @@ from polaris_spark.system.registrations import (
     RenameReference,
     RestoreCatalogReferences,
     UndropReference,
-    expired,
     head_in,
-    is_tag,
-    name_parts,
-    registered_by,
-    was_dropped_with_catalog,
-)
-from polaris_spark.system.registrations import (
-    REFERENCES as REFERENCES,
-)
-from polaris_spark.system.registrations import (
-    ROOT as ROOT,
-)
-from polaris_spark.system.registrations import (
-    Registered as Registered,
-)
-from polaris_spark.system.registrations import (
-    Registration as Registration,
-)
-from polaris_spark.system.registrations import (
-    encode_registration as encode_registration,
-)
-from polaris_spark.system.registrations import (
-    listed_in as listed_in,
 )
 
 P = TypeVar("P")

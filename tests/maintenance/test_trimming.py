@@ -23,8 +23,8 @@ from polaris_spark.maintenance.periods import Policy
 from polaris_spark.maintenance.trim import trim
 from polaris_spark.names import MAIN
 from polaris_spark.rest.session import Session
-from polaris_spark.system.registrations import CreateReference
 from polaris_spark.system.registry import ROOT
+from polaris_spark.system.registry_changes import CreateReference
 from polaris_spark.system.tasks import Tasks
 
 DAY = 86_400_000

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from polaris_spark.catalog.archived_log import ARCHIVE
 from polaris_spark.commits.rows import LogEntry
-from polaris_spark.system.registrations import ENDED
+from polaris_spark.system.registry_changes import ENDED
 
 if TYPE_CHECKING:
     from tests.simulation.observer import Content, Observer, RowHistory

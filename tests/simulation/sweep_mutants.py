@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from polaris_spark.maintenance import log_archive, sweep, sweep_roots, trim
-from polaris_spark.system import clocks, registrations
+from polaris_spark.system import clocks, registry_changes
 from polaris_spark.system.clocks import StoreClock
 from polaris_spark.system.registry import References
 from polaris_spark.testing.schedules import Rates
@@ -92,7 +92,7 @@ SWEEP_MUTANTS: dict[str, Mutant] = {
     "the source of a branch is read before the registry": Mutant(
         (
             Patch(
-                registrations,
+                registry_changes,
                 "head_in",
                 "fresh = references.read(name)",
                 "fresh = source",
