@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from polaris_spark.access.changes import Begin
+import msgspec
+
+from polaris_spark.access.changes import RoleName, check_new_name, ensure_role
 from polaris_spark.access.credentials import Credentials, verify
+from polaris_spark.access.principal_changes import CreatePrincipal, PrincipalChange, ReplaceCredentials
 from polaris_spark.access.reading import access_head, find_client, find_principal
-from polaris_spark.access.rows import ACCESS, Principal
+from polaris_spark.access.rows import ACCESS, ASSIGNMENTS, PRINCIPALS, SERVICE_ADMIN, Principal, principal_key
 from polaris_spark.catalog.catalogs import ensure_reference
+from polaris_spark.catalog.rows import id_bytes
+from polaris_spark.clock import Clock
 from polaris_spark.commits.change import Operation
+from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.state import State
 from polaris_spark.errors import InputError
+from polaris_spark.index import Entry
 from polaris_spark.system.registry import References
 
 
@@ -73,3 +81,44 @@ def bootstrap(
         # Another process created the same principal at the same time.
         return Bootstrapped(row, None, was_on=True)
     return Bootstrapped(row, credentials, was_on=head is not None)
+
+
+class Begin(PrincipalChange):
+    """Create the first administrator: the principal, the role `service_admin`, and the assignment of the role. Each of
+    them is created only if it is missing. The credentials of an existing principal are replaced if `reset` is true."""
+
+    action = "bootstrap"
+
+    def __init__(
+        self, clock: Clock, operation: Operation, name: str, credentials: Credentials, *, reset: bool
+    ) -> None:
+        super().__init__(clock, operation, name)
+        check_new_name(name, "principal")
+        self.credentials = credentials
+        self.reset = reset
+        self._create = CreatePrincipal(clock, operation, name, credentials)
+        self._replace = ReplaceCredentials(clock, operation, name, credentials, is_reset=True)
+
+    def apply(self, state: State, prepared: int) -> Principal:
+        role = RoleName(SERVICE_ADMIN)
+        role_id = ensure_role(self, state, prepared, role)
+        there = state.lookup(PRINCIPALS, principal_key(self.name))
+        if there is None:
+            row = self._create.apply(state, prepared)
+        elif self.reset:
+            row = self._replace.apply(state, prepared)
+            if row.state != "active" or row.expires:
+                _, row = self.find(state)
+                row = self.replace(
+                    state, prepared, 0, msgspec.structs.replace(row, state="active", expires=0)
+                )
+        else:
+            row = self.find(state)[1]
+        assigned = id_bytes(row.entity_id) + id_bytes(role_id)
+        if state.lookup(ASSIGNMENTS, assigned) is None:
+            state.put(ASSIGNMENTS, assigned, Entry())
+            self.record(state, prepared, row.entity_id, principal_key(self.name), summary={"role": str(role)})
+        return row
+
+    def repeat(self, state: State, entries: list[LogEntry]) -> Principal:
+        return self.find(state)[1]

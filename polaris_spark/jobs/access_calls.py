@@ -156,7 +156,7 @@ def _privileges(given: str) -> list[str]:
 
 
 def grant(call: Call, arguments: Arguments, *, revoke: bool = False) -> Rows:
-    from polaris_spark.access.changes import Grant
+    from polaris_spark.access.grant_changes import Grant
 
     target, role = target_of(call, arguments), role_of(call, arguments["role"])
     require_managing(target)
@@ -294,8 +294,8 @@ def show_privileges(_: Call, __: Arguments) -> Rows:
 
 
 def create_principal(call: Call, arguments: Arguments) -> Rows:
-    from polaris_spark.access.changes import CreatePrincipal
     from polaris_spark.access.credentials import Credentials, verify
+    from polaris_spark.access.principal_changes import CreatePrincipal
 
     credentials = Credentials.new()
     now = call.session.connection.clock.now_ms()
@@ -314,8 +314,8 @@ def create_principal(call: Call, arguments: Arguments) -> Rows:
 
 
 def _replace_credentials(call: Call, arguments: Arguments, *, is_reset: bool) -> Rows:
-    from polaris_spark.access.changes import ReplaceCredentials
     from polaris_spark.access.credentials import Credentials
+    from polaris_spark.access.principal_changes import ReplaceCredentials
 
     permissions = permissions_of(call, rotating=not is_reset)
     name = arguments.get("name", permissions.subject.name)
@@ -386,7 +386,7 @@ def _protect_administrators(call: Call, name: str) -> None:
 
 
 def drop_principal(call: Call, arguments: Arguments) -> Rows:
-    from polaris_spark.access.changes import DropPrincipal
+    from polaris_spark.access.principal_changes import DropPrincipal
 
     _protect_administrators(call, arguments["name"])
     changed(call, DropPrincipal, arguments["name"])
@@ -394,7 +394,7 @@ def drop_principal(call: Call, arguments: Arguments) -> Rows:
 
 
 def alter_principal(call: Call, arguments: Arguments) -> Rows:
-    from polaris_spark.access.changes import AlterPrincipal
+    from polaris_spark.access.principal_changes import AlterPrincipal
 
     state, lifetime = arguments.get("state"), arguments.get("expires_after")
     if state not in (None, "active", "revoked"):
@@ -493,7 +493,7 @@ def show_roles(call: Call, _: Arguments) -> Iterator[tuple[Any, ...]]:
 
 
 def set_owner(call: Call, arguments: Arguments) -> Rows:
-    from polaris_spark.access.changes import SetOwner
+    from polaris_spark.access.grant_changes import SetOwner
 
     target, owner = target_of(call, arguments), arguments["owner"]
     require_managing(target)

@@ -22,16 +22,10 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from polaris_spark.access import securables
-from polaris_spark.access.changes import (
-    AccessChange,
-    AlterPrincipal,
-    Assign,
-    CreatePrincipal,
-    CreateRole,
-    Grant,
-    RoleName,
-)
+from polaris_spark.access.changes import AccessChange, Assign, CreateRole, RoleName
 from polaris_spark.access.credentials import Credentials
+from polaris_spark.access.grant_changes import Grant
+from polaris_spark.access.principal_changes import AlterPrincipal, CreatePrincipal
 from polaris_spark.access.rows import CATALOG_ADMIN, SERVICE_ADMIN, CatalogRole, PrincipalRole
 from polaris_spark.access.rules import Rules
 from polaris_spark.catalog.rows import IDS, id_bytes

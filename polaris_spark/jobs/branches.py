@@ -52,7 +52,7 @@ def _create(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tup
 def clear(call: Call, name: str) -> None:
     """In a realm with access control, remove grants on a dropped branch before a branch gets its name. So they never
     hold for the new branch, even if this process ends before it calls `begin`."""
-    from polaris_spark.access.changes import ClearBranch
+    from polaris_spark.access.grant_changes import ClearBranch
     from polaris_spark.access.securables import branch
     from polaris_spark.catalog.references import head_name
 
@@ -71,7 +71,7 @@ def begin(call: Call, name: str, *, renamed: str | None = None) -> None:
     of the same name. A renamed branch keeps its owner and grants."""
     session = call.session
     if session.access.is_on:
-        from polaris_spark.access.changes import BeginBranch
+        from polaris_spark.access.grant_changes import BeginBranch
         from polaris_spark.access.securables import branch
 
         id = session.catalog.row.entity_id

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from polaris_spark.access import securables
-from polaris_spark.access.changes import SetOwner
 from polaris_spark.access.control import AccessControl
+from polaris_spark.access.grant_changes import SetOwner
 from polaris_spark.access.rules import Rules, Subject
 from polaris_spark.catalog.entities import Context
 from polaris_spark.catalog.realm_catalogs import RealmCatalogs

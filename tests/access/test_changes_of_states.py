@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from polaris_spark.access.changes import Grant, RoleName
+from polaris_spark.access.changes import RoleName
+from polaris_spark.access.grant_changes import Grant
 from polaris_spark.catalog.rows import TABLE
 from polaris_spark.errors import ForbiddenError
 from polaris_spark.jobs.registry import call

@@ -11,9 +11,9 @@ import pytest
 
 import polaris_spark
 from polaris_spark.access.bootstrap import bootstrap
-from polaris_spark.access.changes import ReplaceCredentials
 from polaris_spark.access.credentials import Credentials
 from polaris_spark.access.jwts import ExpiredTokenError
+from polaris_spark.access.principal_changes import ReplaceCredentials
 from polaris_spark.access.reading import find_principal
 from polaris_spark.access.rows import ACCESS, TokenKey
 from polaris_spark.access.token_keys import (

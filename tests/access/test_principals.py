@@ -13,18 +13,15 @@ import pytest
 import polaris_spark
 from polaris_spark.access import credentials as credentials_module
 from polaris_spark.access.bootstrap import bootstrap
-from polaris_spark.access.changes import (
-    AlterPrincipal,
-    Assign,
-    CreatePrincipal,
-    CreateRole,
-    DropPrincipal,
-    DropRole,
-    Grant,
-    ReplaceCredentials,
-    RoleName,
-)
+from polaris_spark.access.changes import Assign, CreateRole, DropRole, RoleName
 from polaris_spark.access.credentials import Credentials, hashed, verify
+from polaris_spark.access.grant_changes import Grant
+from polaris_spark.access.principal_changes import (
+    AlterPrincipal,
+    CreatePrincipal,
+    DropPrincipal,
+    ReplaceCredentials,
+)
 from polaris_spark.access.reading import access_head, authenticate, find_principal, list_principals
 from polaris_spark.access.rows import ACCESS, ASSIGNMENTS, GRANTS, Principal
 from polaris_spark.access.securables import REALM

@@ -12,8 +12,10 @@ import pytest
 
 import polaris_spark
 from polaris_spark.access import securables
-from polaris_spark.access.changes import AlterPrincipal, Assign, DropRole, Grant, RoleName
+from polaris_spark.access.changes import Assign, DropRole, RoleName
 from polaris_spark.access.control import AccessControl
+from polaris_spark.access.grant_changes import Grant
+from polaris_spark.access.principal_changes import AlterPrincipal
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.commits.change import new_operation_id

@@ -12,10 +12,12 @@ import polaris_spark
 from polaris_spark import Session
 from polaris_spark.access import securables
 from polaris_spark.access.bootstrap import bootstrap
-from polaris_spark.access.changes import Assign, CreatePrincipal, CreateRole, Grant, RoleName
+from polaris_spark.access.changes import Assign, CreateRole, RoleName
 from polaris_spark.access.control import changed
 from polaris_spark.access.credentials import Credentials
+from polaris_spark.access.grant_changes import Grant
 from polaris_spark.access.places import place_of
+from polaris_spark.access.principal_changes import CreatePrincipal
 from polaris_spark.access.privileges import PRIVILEGES
 from polaris_spark.catalog.rows import NAMESPACE
 from polaris_spark.commits.change import Operation

@@ -11,8 +11,9 @@ from urllib.parse import urlencode
 
 import polaris_spark
 from polaris_spark.access.bootstrap import bootstrap
-from polaris_spark.access.changes import Assign, CreatePrincipal, CreateRole, RoleName
+from polaris_spark.access.changes import Assign, CreateRole, RoleName
 from polaris_spark.access.credentials import Credentials
+from polaris_spark.access.principal_changes import CreatePrincipal
 from polaris_spark.access.rows import ACCESS, SERVICE_ADMIN
 from polaris_spark.commits.change import Operation
 from polaris_spark.config import Secret

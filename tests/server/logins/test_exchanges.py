@@ -8,8 +8,9 @@ from pathlib import Path
 
 import jwt
 
-from polaris_spark.access.changes import Assign, CreatePrincipal, ReplaceCredentials, RoleName
+from polaris_spark.access.changes import Assign, RoleName
 from polaris_spark.access.credentials import Credentials
+from polaris_spark.access.principal_changes import CreatePrincipal, ReplaceCredentials
 from polaris_spark.config import Secret
 from polaris_spark.jobs.registry import call
 from tests.server.issuers import Issuer

@@ -6,15 +6,14 @@ import json
 import time
 from pathlib import Path
 
-from polaris_spark.access.changes import (
+from polaris_spark.access.changes import Assign, RoleName
+from polaris_spark.access.credentials import Credentials
+from polaris_spark.access.principal_changes import (
     AlterPrincipal,
-    Assign,
     CreatePrincipal,
     DropPrincipal,
     ReplaceCredentials,
-    RoleName,
 )
-from polaris_spark.access.credentials import Credentials
 from polaris_spark.access.rows import ACCESS
 from polaris_spark.commits.change import Operation
 from polaris_spark.config import Secret
