@@ -7,13 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from random import Random
 
-from polaris_spark.catalog import branches, merges
+from polaris_spark.catalog import branches, merges, staging
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.engine import LocalEngine, Reach
 from polaris_spark.catalog.entities import TableName, table_key
 from polaris_spark.catalog.merges import Options
 from polaris_spark.catalog.rows import NAMES
-from polaris_spark.catalog.staging import commit_staged, stage
 from polaris_spark.catalog.states import catalog_at
 from polaris_spark.catalog.undrop import undrop
 from polaris_spark.commits.change import Operation
@@ -373,7 +372,7 @@ class BranchActor:
     # Staging
 
     def _stage(self) -> None:
-        staged, _ = stage(self._catalog, AREA, self._operation())
+        staged, _ = staging.stage(self._catalog, AREA, self._operation())
         session = self._session.derive(catalog=staged)
         if self._rng.random() < 0.5:
             self._put(session, f"+{AREA}")
@@ -382,7 +381,7 @@ class BranchActor:
 
     def _commit_staged(self) -> None:
         brought = self._stored(f"+{AREA}", MAIN)
-        commit_staged(self._catalog, AREA, Operation(b"", "me"), Options())
+        staging.commit_staged(self._catalog, AREA, Operation(b"", "me"), Options())
         self._require_brought(brought)
 
     def _stored(self, source: str, target: str) -> Brought:

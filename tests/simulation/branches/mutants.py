@@ -15,7 +15,6 @@ from polaris_spark.catalog import (
     transactions,
     undrop,
 )
-from polaris_spark.commits import committer
 from polaris_spark.maintenance import sweep_roots
 from polaris_spark.maintenance.expiry import run
 from polaris_spark.testing.schedules import Rates
@@ -196,6 +195,14 @@ BRANCH_MUTANTS: dict[str, Mutant] = {
         CALM,
     ),
     "a read of a branch does not look for newer commits": Mutant(
-        (Patch(committer.Committer, "read", "self._heads.read()", "self._heads.known()"),), CALM
+        (
+            Patch(
+                catalog.Catalog,
+                "view",
+                "self.head() if at is None",
+                "self.references.open(self.reference)._heads.known() if at is None",
+            ),
+        ),
+        CALM,
     ),
 }
