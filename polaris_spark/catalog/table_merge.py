@@ -294,14 +294,31 @@ class _Merge:
             {name: decode(ref.text) for name, ref in one.refs.items()}
             for one in (self.base, self.ours, self.theirs)
         )
-        added = [self.theirs.snapshots.get(id) or {} for id in self._new]
-        if not self._ours_grew and all(self._is_newer(snapshot) for snapshot in added):
-            for id in self._new:
-                self._add_snapshot(id)
+        if not self._ours_grew:
+            self._add_snapshots()
         names = [name for name in dict.fromkeys((*base, *theirs)) if base.get(name) != theirs.get(name)]
         # Tags come last, because a tag may be at a snapshot that a rebased append adds.
         for name in sorted(names, key=lambda name: theirs.get(name, {}).get("type") == "tag"):
             self._move(name, base.get(name), ours.get(name), theirs.get(name))
+
+    def _add_snapshots(self) -> None:
+        """Add the new snapshots of the other side as they are, if their sequence numbers are above those of the table.
+        The numbers of snapshots that the other side kept (`kept_snapshots`) may be lower or may occur twice. Such
+        snapshots are left out if they are lower."""
+        added = [self.theirs.snapshots.get(id) or {} for id in self._new]
+        older = _ids(one for one in added if not self._is_newer(one))
+        if older and any(
+            not older.isdisjoint(_ids(_chain(self.theirs, ref.snapshot_id)))
+            for ref in self.theirs.refs.values()
+        ):
+            return
+        numbers = self.ours.last_sequence_number, self.ours.next_row_id
+        for id in self._new:
+            if id not in older:
+                self.ours.last_sequence_number, self.ours.next_row_id = numbers
+                self._add_snapshot(id)
+        self.ours.last_sequence_number = self.ours.highest_sequence_number
+        self.ours.next_row_id = max(self.ours.next_row_id, self.theirs.next_row_id)
 
     def _is_newer(self, snapshot: Json) -> bool:
         """Whether the sequence number of a snapshot is above those of the table; format version 1 has none."""

@@ -20,11 +20,11 @@ DAY = 24 * 3_600_000
 class Pair:
     """The branches `main` and `dev` of a catalog with the table `db.t`, which has one snapshot."""
 
-    def __init__(self, open_branch: OpenBranch, clock: ManualClock) -> None:
+    def __init__(self, open_branch: OpenBranch, clock: ManualClock, version: int = 2) -> None:
         self.clock = clock
         self.main = open_branch(clock=clock)
         self.main.namespace("db")
-        appendable(self.main)
+        appendable(self.main, version=version)
         self.first = self.append(self.main)
         call(self.main.session, "create_branch", name="dev")
         self.dev = open_branch("dev", clock=clock)
@@ -116,6 +116,22 @@ def test_both_branches_get_the_same_content_again(pair: Pair) -> None:
     assert original in stored(pair.dev)
     assert loaded(pair.main) == loaded(pair.dev)
     assert call(pair.main.session, "diff", from_state="main", to_state="dev") == []
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_kept_snapshots_do_not_hinder_merges_into_other_branches(
+    open_branch: OpenBranch, clock: ManualClock, version: int
+) -> None:
+    """The numbers of snapshots that a branch keeps are not in the order of those that it took."""
+    pair = Pair(open_branch, clock, version)
+    call(pair.main.session, "create_branch", name="other")
+    other = open_branch("other", clock=clock)
+    other.set("t", **{"my.a": "1"})
+    pair.crossed()
+    pair.merge(pair.main, "dev")
+    assert pair.merge(other, "main") == "merged"
+    assert history(other) == history(pair.main)
+    pair.append(other)
 
 
 def test_kept_snapshots_expire_like_others(pair: Pair) -> None:

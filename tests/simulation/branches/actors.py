@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from random import Random
 
-from polaris_spark.catalog import branches, merges
+from polaris_spark.catalog import branches, merges, staging
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.engine import LocalEngine, Reach
-from polaris_spark.catalog.entities import TableName
+from polaris_spark.catalog.entities import TableName, table_key
 from polaris_spark.catalog.merges import Options
-from polaris_spark.catalog.staging import commit_staged, stage
+from polaris_spark.catalog.rows import NAMES
 from polaris_spark.catalog.states import catalog_at
 from polaris_spark.catalog.undrop import undrop
 from polaris_spark.commits.change import Operation
@@ -257,19 +257,31 @@ class BranchActor:
         self._observer.partner.update({pair[0]: pair[1], pair[1]: pair[0]})
         parent = self._session.derive(catalog=self._on(branch))
         isolation = self._rng.choice(("snapshot", "serializable"))
+        others = [one for one in (*TABLES, *EXPIRING) if one not in map(self._observer.asked.get, pair)]
+        read = self._rng.choice(others)
         with parent.transaction(isolation=isolation) as session:
+            if isolation == "serializable":
+                self._read_in(session, read, pair)
             for token in pair:
                 if isolation == "serializable" and self._rng.random() < 0.5:
                     list(properties_of(session.catalog.view()))
                 self._put(session, "", token)
                 if self._rng.random() < 0.3:
-                    self._append_to(session, "", self._rng.choice(ALL))
+                    self._append_to(session, "", self._rng.choice([one for one in ALL if one != read]))
                 self._process.clock.sleep_ms(self._rng.choice((0.0, 10.0, 10_000.0)) * self._rng.random())
             if self._rng.random() < 0.2:
                 raise Refused("rolled back", "the client rolled it back")
         self._process.clock.check()
         for token in pair:
             self._acknowledge(token, branch)
+
+    def _read_in(self, session: Session, name: str, tokens: Collection[str]) -> None:
+        """Load a table in a serializable transaction that writes these tokens."""
+        self._send(session, "GET", table(name))
+        key = table_key(TableName(("db",), name))
+        entry = session.catalog.view().lookup(NAMES, key)
+        assert entry is not None
+        self._observer.reads.update(dict.fromkeys(tokens, (key, entry.pointer)))
 
     def _read(self) -> None:
         """Read the properties of main, and check that it has those that were acknowledged before."""
@@ -360,7 +372,7 @@ class BranchActor:
     # Staging
 
     def _stage(self) -> None:
-        staged, _ = stage(self._catalog, AREA, self._operation())
+        staged, _ = staging.stage(self._catalog, AREA, self._operation())
         session = self._session.derive(catalog=staged)
         if self._rng.random() < 0.5:
             self._put(session, f"+{AREA}")
@@ -369,7 +381,7 @@ class BranchActor:
 
     def _commit_staged(self) -> None:
         brought = self._stored(f"+{AREA}", MAIN)
-        commit_staged(self._catalog, AREA, Operation(b"", "me"), Options())
+        staging.commit_staged(self._catalog, AREA, Operation(b"", "me"), Options())
         self._require_brought(brought)
 
     def _stored(self, source: str, target: str) -> Brought:

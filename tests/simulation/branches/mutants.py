@@ -9,6 +9,7 @@ from polaris_spark.catalog import (
     catalog,
     entity_merge,
     merges,
+    staging,
     state_merge,
     table_merge,
     transactions,
@@ -131,6 +132,75 @@ BRANCH_MUTANTS: dict[str, Mutant] = {
                 "cherry_pick",
                 "picked = reader_at(catalog, commit)",
                 'raise BadRequestError("it cannot be picked")',
+            ),
+        ),
+        CALM,
+    ),
+    "only the first change of a transaction takes effect": Mutant(
+        (
+            Patch(
+                entity_merge.MergeRun,
+                "take_over",
+                "if step is not None:",
+                "if step is not None and not self.steps:",
+            ),
+        ),
+        CALM,
+    ),
+    "a serializable transaction does not look whether its reads have changed": Mutant(
+        (Patch(state_merge.MergeStates, "apply", "_refuse_changed(state, prepared.reads)", "pass"),), CALM
+    ),
+    "a serializable transaction compares its reads with the newest state": Mutant(
+        (
+            Patch(
+                transactions,
+                "_reads",
+                "reading_state(transaction.begin)",
+                "reading_state(transaction.parent.head())",
+            ),
+        ),
+        CALM,
+    ),
+    "appends of both sides always conflict": Mutant(
+        (Patch(table_merge._Merge, "_append", 'if theirs["type"] != "branch" or', "if True or"),), CALM
+    ),
+    "a staging area is committed without its changes": Mutant(
+        (
+            Patch(
+                staging,
+                "commit_staged",
+                "merged = merge_branch(onto, AREA + name, operation, options, only_changes=True)",
+                "merged = []",
+            ),
+        ),
+        CALM,
+    ),
+    "a session that stages writes to the branch itself": Mutant(
+        (
+            Patch(
+                staging, "stage", "staged = catalog_at(catalog, area)", "staged = catalog_at(catalog, target)"
+            ),
+        ),
+        CALM,
+    ),
+    "a staging area with changes counts as renewed": Mutant(
+        (
+            Patch(
+                staging,
+                "_renew",
+                "return new_difference(staged, {})",
+                "return new_difference(staged, {})._replace(ancestry=ancestry_of(theirs))",
+            ),
+        ),
+        CALM,
+    ),
+    "a read of a branch does not look for newer commits": Mutant(
+        (
+            Patch(
+                catalog.Catalog,
+                "view",
+                "self.head() if at is None",
+                "self.references.open(self.reference)._heads.known() if at is None",
             ),
         ),
         CALM,

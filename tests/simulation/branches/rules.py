@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from polaris_spark.catalog.rows import TABLE
+from polaris_spark.catalog.rows import NAMES, TABLE
 from polaris_spark.commits.rows import Commit, Head, LogEntry
 from polaris_spark.commits.state import CommitReader, State, reading_state
 from polaris_spark.index.keys import decode_key
@@ -31,6 +31,9 @@ class BranchObserver(Observer):
         """Tokens that any client has asked to write, with the names of their tables."""
         self.partner: dict[str, str] = {}
         """For each token of a transaction, the other token of the same transaction."""
+        self.reads: dict[str, tuple[bytes, int]] = {}
+        """For each token of a serializable transaction, a table that the transaction read and does not change: its key
+        in the index `names`, and the object id of its content."""
         self.kept: dict[str, frozenset[str]] = {}
         """Tokens in the commit of each tag, when a client was told that it was made."""
         self.origins: dict[str, RowHistory] = {}
@@ -171,6 +174,7 @@ class BranchObserver(Observer):
             if absent := table.files - self.files.keys():
                 self.blame(f"{name}: {table.name} needs files that are deleted: {sorted(absent)}")
             written |= table.tokens - known
+        self._check_reads(made, entries, written, id, name)
         self._check_written(row, written, name, picks="cherry-pick" in said)
         found = self.tokens(id)
         alone = [
@@ -241,6 +245,25 @@ class BranchObserver(Observer):
                 self.origins[token] = row
             elif not picks:
                 self.blame(f"{name}: {token} was written a second time, first in {self.origins[token].name}")
+
+    def _check_reads(
+        self, made: Commit, entries: Sequence[LogEntry], written: set[str], id: int, name: str
+    ) -> None:
+        """Check that what serializable transactions read is unchanged when they take effect. Other changes of the same
+        commit may come before or after a transaction, in the order of the log."""
+        for token in sorted(written & self.reads.keys() - self.origins.keys()):
+            key, content = self.reads[token]
+            found = self._state(made.parents[0]).lookup(NAMES, key)
+            now = None if found is None else found.pointer
+            for entry in entries:
+                is_table = bool(entry.after) and decode_key(entry.key).kind == TABLE
+                if is_table and token in self._versions.version(self._state(id), entry.after)[1].tokens:
+                    break
+                now = entry.after if entry.key == key else now
+            if now != content:
+                self.blame(
+                    f"{name}: {decode_key(key).name} was changed after the transaction of {token} read it"
+                )
 
     def _rows(self) -> dict[tuple[int, int], bytes]:
         assert self._backend is not None
