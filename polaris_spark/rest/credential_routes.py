@@ -7,6 +7,7 @@ limited to the locations that the table owns, and to reads if the caller may onl
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, cast
@@ -18,10 +19,13 @@ from polaris_spark.access.control import AccessControl
 from polaris_spark.access.needs import Need, On, When
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.entities import TableName, namespace_in, require
+from polaris_spark.catalog.locations import owner_of, segments
 from polaris_spark.catalog.metadata.rows import Table
+from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import TABLE
-from polaris_spark.commits.state import State
-from polaris_spark.errors import ForbiddenError, PolarisError, UnsupportedOperationError
+from polaris_spark.commits.state import State, reading_state
+from polaris_spark.errors import ForbiddenError, PolarisError, ReferenceGoneError, UnsupportedOperationError
+from polaris_spark.names import MAIN
 from polaris_spark.rest import messages
 from polaris_spark.rest.permissions import Named, Permissions, forbidden
 from polaris_spark.rest.request import Request, Response
@@ -142,15 +146,40 @@ def _place(catalog: Catalog, request: Request, loaded: Loaded) -> Place:
     """Return the storage of a table.
 
     Raises:
-        ForbiddenError: the caller may neither read nor write the table's data.
+        ForbiddenError: the caller may neither read nor write the table's data, or another table owns a location that
+            overlaps.
         UnsupportedOperationError: this server hands out no access to the table; the message says why.
     """
     session = cast("Serving", request.session)
     assert session.storage is not None
     rights, table = _rights(session, catalog, request, loaded), loaded.table
     prefixes = prefixes_of(table.location, table.properties, table.unconfirmed)
-    storage, role = session.storage.place_of(prefixes, catalog.row.properties)
+    _require_sole_owner(catalog, loaded, prefixes)
+    effective = catalog.context.binding.of(catalog.newest(loaded.view.base))
+    storage, role = session.storage.place_of(prefixes, effective.storage_role)
     return Place(storage, role, prefixes, rights)
+
+
+def _require_sole_owner(catalog: Catalog, loaded: Loaded, prefixes: Sequence[Prefix]) -> None:
+    """Check that no other table owns the locations of a table: neither in the state of the request, nor in the newest
+    state of its branch or of the branch main. Otherwise a table in the past or on a branch, whose location was taken by
+    another table since, would give access to the other table's files.
+
+    Raises:
+        ForbiddenError: another table owns an overlapping location.
+    """
+    heads = [catalog.newest(loaded.view.base)]
+    if catalog.branch != MAIN:
+        with contextlib.suppress(ReferenceGoneError):
+            heads.append(catalog.references.read(head_name(catalog.row, MAIN)))
+    states = [loaded.view, *(reading_state(one) for one in heads if one is not loaded.view.base)]
+    for prefix in prefixes:
+        place = segments(prefix.location)
+        if any(owner_of(state, place, but=loaded.table.entity_id) is not None for state in states):
+            raise ForbiddenError(
+                f"no credentials are handed out for {prefix.location}, because it overlaps with the location of "
+                "another table or view"
+            )
 
 
 def _rights(session: Serving, catalog: Catalog, request: Request, loaded: Loaded) -> Rights:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from polaris_spark.catalog.properties import STORAGE_ROLE
 from polaris_spark.errors import ForbiddenError, UnsupportedOperationError
 from polaris_spark.storage.prefixes import Prefix
 from polaris_spark.storage.settings import Storage, Storages
 from polaris_spark.storage.signing import SignRequest, checked, signed_headers
 from polaris_spark.storage.vending import CredentialVendor, Rights, own_session
-
-ROLE: Final = "storage.role-arn"
-"""Name of the catalog property that chooses a role among those that the settings of the storage allow."""
 
 
 class StorageAccess:
@@ -26,12 +25,13 @@ class StorageAccess:
         self._storages = storages
         self.vendor = CredentialVendor(now_ms)
         self._own: dict[Storage, Any] = {}
+        self._guard = threading.Lock()
 
-    def place_of(self, prefixes: Sequence[Prefix], catalog: Mapping[str, str]) -> tuple[Storage, str | None]:
+    def place_of(self, prefixes: Sequence[Prefix], chosen: str | None) -> tuple[Storage, str | None]:
         """Return the storage of prefixes, and the role to assume for them; None if the storage has no roles.
 
         Args:
-            catalog: properties of the catalog.
+            chosen: role that the catalog chooses; None for that of the settings.
         Raises:
             UnsupportedOperationError: there are no settings for these prefixes, or they do not allow the role that the
                 catalog chooses.
@@ -41,15 +41,14 @@ class StorageAccess:
             raise UnsupportedOperationError(
                 f"this server has no settings for the storage of {prefixes[0].location}"
             )
-        role = catalog.get(ROLE) if storage.role_arn is not None else None
-        if role is None:
+        if chosen is None or storage.role_arn is None:
             return storage, storage.role_arn
-        if role != storage.role_arn and role not in storage.catalog_role_arns:
+        if chosen != storage.role_arn and chosen not in storage.catalog_role_arns:
             raise UnsupportedOperationError(
-                f"the catalog's property {ROLE} is {role!r}, which this server does not allow for "
+                f"the catalog's property {STORAGE_ROLE} is {chosen!r}, which this server does not allow for "
                 f"{prefixes[0].location}"
             )
-        return storage, role
+        return storage, chosen
 
     def signed(
         self,
@@ -85,9 +84,10 @@ class StorageAccess:
         if role is not None:
             made = self.vendor.credentials(storage, role, prefixes, rights, principal)
             return ReadOnlyCredentials(made.access_key, made.secret_key, made.token)
-        if storage not in self._own:
-            self._own[storage] = own_session(storage)
-        found = self._own[storage].get_credentials()
+        with self._guard:
+            if storage not in self._own:
+                self._own[storage] = own_session(storage)
+            found = self._own[storage].get_credentials()
         if found is None:
             raise UnsupportedOperationError("the server has no credentials for this storage")
         return found.get_frozen_credentials()

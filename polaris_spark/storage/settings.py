@@ -14,12 +14,11 @@ import msgspec
 from polaris_spark.catalog.locations import is_below_any, segments
 from polaris_spark.config import Secret
 from polaris_spark.errors import BadRequestError, InputError
-from polaris_spark.property_values import duration_ms
+from polaris_spark.property_values import duration_ms, role_arn
 from polaris_spark.secret_options import REFERENCE
 from polaris_spark.storage.prefixes import Prefix
 
 _REGION: Final = re.compile(r"[a-z0-9-]{1,40}")
-ROLE: Final = re.compile(r"arn:(aws[a-z-]*|[a-z]+):iam::[0-9]*:role/[\w+=,.@/-]{1,512}", re.ASCII)
 _LEAST_SECONDS: Final = 900
 _MOST_SECONDS: Final = 43_200
 
@@ -97,10 +96,8 @@ class Storage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="k
         if self.role_arn is None and self.catalog_role_arns:
             raise InputError("it has catalog-role-arns without a role-arn")
         for role in (self.role_arn, *self.catalog_role_arns):
-            if role is not None and not ROLE.fullmatch(role):
-                raise InputError(
-                    f"{role!r} is not the ARN of a role, such as arn:aws:iam::123456789012:role/name"
-                )
+            if role is not None:
+                role_arn("a role", role)
         if not _LEAST_SECONDS <= self.duration_seconds <= _MOST_SECONDS:
             raise InputError(f"the duration is {self.duration!r}; it must be from 15 minutes to 12 hours")
         _check_url("endpoint", self.endpoint)

@@ -87,7 +87,8 @@ class TestSts:
         request.context["timestamp"] = lower["x-amz-date"]
         signer = SigV4Auth(Credentials(self.key, self.secret), "sts", given.split("/")[2])
         text = signer.string_to_sign(request, signer.canonical_request(request))
-        return given.rpartition("Signature=")[2] == signer.signature(text, request)
+        right: str = signer.signature(text, request)
+        return given.rpartition("Signature=")[2] == right
 
     def close(self) -> None:
         """Stop the service."""

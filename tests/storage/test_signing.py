@@ -249,7 +249,7 @@ def test_hosts_that_name_the_bucket(settings: dict[str, Any], uri: str) -> None:
     ],
 )
 def test_hosts_that_may_mean_another_bucket_are_refused(settings: dict[str, Any], uri: str) -> None:
-    with pytest.raises(ForbiddenError, match="does not name a bucket|not in the locations"):
+    with pytest.raises(ForbiddenError, match=r"does not name a bucket|not in the locations"):
         check("GET", uri, **settings)
 
 
