@@ -13,6 +13,7 @@ from polaris_spark.secret_options import REFERENCE
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)", re.ASCII)
 _COUNT = re.compile(r"[0-9]{1,6}", re.ASCII)
 _WHOLE = re.compile(r"[0-9]{1,19}", re.ASCII)
+_ROLE = re.compile(r"arn:[a-z-]{1,20}:iam::[0-9]{0,20}:role/[\w+=,.@/-]{1,512}", re.ASCII)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?", re.ASCII)
 _MILLISECONDS = {"ms": 1, "s": 1_000, "min": 60_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _MOST_MS = 100_000 * 366 * 86_400_000
@@ -95,6 +96,19 @@ def duration_ms(name: str, text: str) -> int:
     if found > _MOST_MS:
         raise InputError(f"{name} is {text[:40]!r}; it must not be longer than 100000 years")
     return int(found)
+
+
+def role_arn(name: str, text: str) -> str:
+    """Return the ARN of a role of AWS, without whitespace around it.
+
+    Raises:
+        InputError: the text is not the ARN of a role.
+    """
+    if not _ROLE.fullmatch(text.strip()):
+        raise InputError(
+            f"{name} is {text[:200]!r}; it must be the ARN of a role, such as arn:aws:iam::123456789012:role/name"
+        )
+    return text.strip()
 
 
 def duration_text(ms: int) -> str:

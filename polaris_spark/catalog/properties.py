@@ -29,7 +29,7 @@ from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.config import Properties
 from polaris_spark.errors import BadRequestError, InputError, RequestError
 from polaris_spark.index import Entry
-from polaris_spark.property_values import count, duration_ms, flag, metadata_files, whole_number
+from polaris_spark.property_values import count, duration_ms, flag, metadata_files, role_arn, whole_number
 from polaris_spark.secret_options import REFERENCE
 from polaris_spark.store.objects import ObjectStore
 
@@ -52,6 +52,10 @@ value, and the namespace's value over the catalog's value."""
 HISTORY_RETENTION: Final = "history-retention"
 LOG_RETENTION: Final = "log-retention"
 GRACE: Final = "grace"
+
+STORAGE_ROLE: Final = "storage.role-arn"
+"""Name of the property with the role that a server assumes to get credentials for the catalog's tables, one of those
+that the server's settings allow (`storage.settings`)."""
 
 _FIXED = (WAREHOUSE, SHARED_LOCATIONS)
 """Names of the properties that cannot be changed after a catalog is created."""
@@ -86,6 +90,7 @@ PARSERS: Mapping[str, Callable[[str, str], object]] = {
     "create-parent-namespaces": flag,
     "polaris.append-rebase": flag,
     "polaris.schema-merge": flag,
+    STORAGE_ROLE: role_arn,
 }
 """Maps the name of each property that can be set to the function that checks its value. Properties with a prefix in
 `TABLE_PREFIXES` can be set, too."""
@@ -250,6 +255,8 @@ class EffectiveProperties(NamedTuple):
     allowed: tuple[tuple[Segments, ...], ...] = ()
     """For each of these tuples, tables and views must lie below one of its locations. One of these is the catalog's
     warehouse."""
+    storage_role: str | None = None
+    """Role that the catalog chooses for credentials; None for that of the server's settings."""
 
 
 class Binding:
@@ -366,6 +373,7 @@ class Binding:
             table_defaults=_without(TABLE_DEFAULT, {**stored, **self._given}),
             table_overrides=_without(TABLE_OVERRIDE, {**self._given, **stored}),
             allowed=self._allowed(stored),
+            storage_role={**stored, **self._given}.get(STORAGE_ROLE),
         )
 
     def _allowed(self, stored: Mapping[str, str]) -> tuple[tuple[Segments, ...], ...]:

@@ -18,6 +18,7 @@ from polaris_spark.property_values import duration_ms, size_bytes
 
 if TYPE_CHECKING:
     from polaris_spark.server import Issuing, Tokens
+    from polaris_spark.storage.access import StorageAccess
 
 
 Warehouse = Annotated[
@@ -105,6 +106,13 @@ FollowLinks = Annotated[
         "them. Without this option, access through such links is refused.",
     ),
 ]
+StoragesFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="File with the storages for which this server hands out credentials and signs requests, as JSON.",
+        show_default=False,
+    ),
+]
 MetadataFiles = Annotated[
     str | None,
     typer.Option(
@@ -135,6 +143,7 @@ def serve(
     tls_key: Key = None,
     allow_location: Allowed = None,
     follow_links: FollowLinks = False,
+    storages: StoragesFile = None,
     threads: Annotated[int, typer.Option(help="Threads that handle requests.")] = 16,
     max_body: Annotated[str, typer.Option(help="Maximum size of a request body.")] = "16 MiB",
     max_memory: Annotated[
@@ -186,9 +195,10 @@ def serve(
     allowed = allow_location or []
     for place in allowed:
         segments(place)
+    storage = None if storages is None else _storage(storages)
     collect_seldom()
     session = open_session(properties, SystemClock(), ROUTER)
-    served = server.ServedCatalogs(session, allowed=allowed, follow_links=follow_links)
+    served = server.ServedCatalogs(session, allowed=allowed, follow_links=follow_links, storage=storage)
     server.serve(served, endpoint, _announce)
 
 
@@ -231,6 +241,15 @@ def _issuing(token_key: str | None, lifetime: str) -> Issuing | None:
             "the command line is visible to all users of this machine"
         )
     return Issuing(ServerKey(Secret(token_key)), duration_ms("--token-lifetime", lifetime) // 1_000)
+
+
+def _storage(file: Path) -> StorageAccess:
+    from polaris_spark.storage.access import StorageAccess
+    from polaris_spark.storage.settings import storages_in
+    from polaris_spark.storage.vending import require_boto3
+
+    require_boto3()
+    return StorageAccess(storages_in(file), SystemClock().now_ms)
 
 
 def _announce(uri: str) -> None:

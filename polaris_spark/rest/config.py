@@ -12,6 +12,7 @@ from polaris_spark.catalog.locations import segments
 from polaris_spark.catalog.states import catalog_at
 from polaris_spark.errors import BadRequestError, NotFoundError
 from polaris_spark.rest import (
+    credential_routes,
     metrics,
     namespace_routes,
     snapshots,
@@ -31,14 +32,23 @@ CONTENT_ROUTES = [
     *snapshots.ROUTES,
     *view_routes.ROUTES,
     *metrics.ROUTES,
+    *credential_routes.ROUTES,
 ]
 
 
-def endpoints(catalog: Catalog) -> list[str]:
+def endpoints(catalog: Catalog, *, has_storage: bool = False) -> list[str]:
     """Return the endpoints to advertise to clients. The endpoint for metrics reports is left out if the catalog's
-    properties say that no reports are kept."""
+    properties say that no reports are kept.
+
+    Args:
+        has_storage: whether clients can get access to the storage of tables.
+    """
     reports = catalog.effective_properties().metrics_reports
-    routes = [r for r in CONTENT_ROUTES if reports or r not in metrics.ROUTES]
+    routes = [
+        route
+        for route in CONTENT_ROUTES
+        if (reports or route not in metrics.ROUTES) and (has_storage or route not in credential_routes.ROUTES)
+    ]
     return [f"{route.method} /v1/{{prefix}}/{route.path}" for route in routes]
 
 
@@ -59,7 +69,7 @@ def config(catalog: Catalog, request: Request) -> Response:
     answer = {
         "defaults": {},
         "overrides": _prefix(catalog, state) if warehouse == catalog.name else {},
-        "endpoints": endpoints(catalog),
+        "endpoints": endpoints(catalog, has_storage=credential_routes.storage_of(request) is not None),
         "idempotency-key-lifetime": f"PT{lifetime}S",
     }
     return json_response(msgspec.json.encode(answer).decode())

@@ -102,6 +102,16 @@ class CommitViewRequest(Message, frozen=True, gc=False):
     identifier: Identifier | None = None
 
 
+class RemoteSignRequest(Message, frozen=True, gc=False):
+    region: str
+    uri: str
+    method: Literal["PUT", "GET", "HEAD", "POST", "DELETE", "PATCH", "OPTIONS"]
+    headers: dict[str, list[str]]
+    properties: dict[str, str] | None = None
+    body: str | None = None
+    provider: str | None = None
+
+
 class ErrorModel(Message, frozen=True, gc=False):
     message: str
     type: str

@@ -51,6 +51,7 @@ from polaris_spark.rest.handler import ROUTER, STATE_HEADER, Unmodified, handle
 from polaris_spark.rest.permissions import NOTHING_ASKED, Permissions, check, require_again
 from polaris_spark.rest.request import PendingResponse, Response
 from polaris_spark.rest.router import Router
+from polaris_spark.storage.access import StorageAccess
 from polaris_spark.store.cache import process_cache
 from polaris_spark.system.connections import StoreConnection, connect_store
 from polaris_spark.system.realms import RealmRecord
@@ -132,6 +133,8 @@ class Session:
         caller = Caller(principal, Role.LOCAL, self.notes, roles, is_verified)
         self._handle = partial(handle, caller=caller, router=router, session=self)
         self._unmodified = Unmodified(self._handle, self._stamp)
+        self.storage: StorageAccess | None = None
+        """Access to the storage of tables that clients get; None if they get none."""
         self._resources: dict[type, Resource] = {}
         self._closed = threading.Event()
         self._closing = threading.Lock()
@@ -246,6 +249,7 @@ class Session:
             ),
         )
         found._share(self)
+        found.storage = self.storage
         if found.principal == self.principal:
             found.secret = self.secret
         return found

@@ -54,6 +54,14 @@ from polaris_spark.errors import (
 )
 from polaris_spark.index.keys import children
 from polaris_spark.rest import messages
+from polaris_spark.rest.credential_routes import (
+    NO_STORE,
+    Delegation,
+    Loaded,
+    delegation,
+    delegation_of_created,
+    wanted,
+)
 from polaris_spark.rest.namespace_routes import PAGES, page
 from polaris_spark.rest.request import NO_CONTENT, NotModified, Request, Response, json_response
 from polaris_spark.rest.router import Route
@@ -88,13 +96,25 @@ def etag(content: int, snapshots: Snapshots) -> str:
     return f'"{content:x}-{snapshots}"'
 
 
-def answer(reader: ObjectReader, stored: StoredContent[Table], snapshots: Snapshots) -> Response:
+def answer(
+    reader: ObjectReader,
+    stored: StoredContent[Table],
+    snapshots: Snapshots,
+    delegation: Delegation | None = None,
+) -> Response:
     """Return the response that contains a table (`LoadTableResult`). If snapshots are left out, add the header that a
-    client needs to request them."""
+    client needs to request them.
+
+    Args:
+        delegation: what the response says about access to the table's files. Such a response has no entity tag, because
+            credentials expire while the table stays the same.
+    """
     location = msgspec.json.encode(stored.value.metadata_location)
     metadata = render(stored.value, reader, snapshots=snapshots)
-    body = (b'{"metadata-location":%b,"metadata":%b,"config":{}}' % (location, metadata)).decode()
-    headers = {"Content-Type": "application/json", "ETag": etag(stored.content, snapshots)}
+    more = b'"config":{}' if delegation is None else delegation.fields()
+    body = (b'{"metadata-location":%b,"metadata":%b,%b}' % (location, metadata, more)).decode()
+    kept = {"ETag": etag(stored.content, snapshots)} if delegation is None else NO_STORE
+    headers = {"Content-Type": "application/json", **kept}
     if snapshots == "refs":
         headers.update(pin(stored))
     return Response(200, headers, body)
@@ -147,7 +167,8 @@ def create_table(catalog: Catalog, request: Request) -> Response:
     if body.stage_create:
         return _stage(catalog, change)
     stored = catalog.commit(change)
-    return response_after_commit(lambda: answer(catalog.reader, stored, mode))
+    given = delegation_of_created(catalog, request, name, stored.value)
+    return response_after_commit(lambda: answer(catalog.reader, stored, mode, given))
 
 
 def _stage(catalog: Catalog, change: CreateTable) -> Response:
@@ -189,10 +210,12 @@ def load_table(catalog: Catalog, request: Request) -> Response:
     def load() -> Response:
         view = catalog.view()
         found = require(view, name, TABLE)
-        tag = etag(found.content, mode)
-        if _matches(known, tag):
+        tag, given = etag(found.content, mode), None
+        if wanted(request):
+            given = delegation(catalog, request, Loaded(view, name, view.get(found.content, Table)))
+        if given is None and _matches(known, tag):
             return NotModified.of(tag, view.base)
-        return answer(view, StoredContent(found.content, view.get(found.content, Table)), mode)
+        return answer(view, StoredContent(found.content, view.get(found.content, Table)), mode, given)
 
     return catalog.loading(load, request.principal)
 
@@ -355,7 +378,8 @@ def register_table(catalog: Catalog, request: Request) -> Response:
         overwrite=bool(body.overwrite),
     )
     stored = catalog.commit(change)
-    return response_after_commit(lambda: answer(catalog.reader, stored, mode))
+    given = delegation_of_created(catalog, request, name, stored.value)
+    return response_after_commit(lambda: answer(catalog.reader, stored, mode, given))
 
 
 def _creates(asked: Asked) -> bool:

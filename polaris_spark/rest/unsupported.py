@@ -1,8 +1,8 @@
 """Endpoints of the specification that this catalog does not support. Requests to them are refused, and they are not
 advertised.
 
-Instead, clients read and write files with their own credentials, and plan their scans themselves. The catalog contains
-no functions. To unregister a table and keep its files, drop it without purge, which writes its metadata file.
+Clients plan their scans themselves. The catalog contains no functions. To unregister a table and keep its files, drop
+it without purge, which writes its metadata file.
 """
 
 from __future__ import annotations
@@ -50,8 +50,6 @@ _TABLE = "namespaces/{namespace}/tables/{table}"
 
 ROUTES = [
     TOKENS,
-    Route("GET", f"{_TABLE}/credentials", refuse, needs=OPEN),
-    Route("POST", f"{_TABLE}/sign", refuse, needs=OPEN),
     Route("POST", f"{_TABLE}/plan", refuse, needs=OPEN),
     Route("GET", f"{_TABLE}/plan/{{plan}}", refuse, needs=OPEN),
     Route("DELETE", f"{_TABLE}/plan/{{plan}}", refuse, needs=OPEN),

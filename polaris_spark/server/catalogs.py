@@ -14,6 +14,7 @@ from polaris_spark.errors import BadRequestError, TryAgainError
 from polaris_spark.names import MAIN
 from polaris_spark.rest.config import same_place
 from polaris_spark.rest.session import Session, open_session
+from polaris_spark.storage.access import StorageAccess
 from polaris_spark.system.stores import check_store
 
 NAMES_MS: Final = 1_000
@@ -46,7 +47,14 @@ class ServedCatalogs:
     location. Thread-safe. `close` closes all sessions, including the given one.
     """
 
-    def __init__(self, session: Session, *, allowed: Sequence[str] = (), follow_links: bool = False) -> None:
+    def __init__(
+        self,
+        session: Session,
+        *,
+        allowed: Sequence[str] = (),
+        follow_links: bool = False,
+        storage: StorageAccess | None = None,
+    ) -> None:
         """Serve a session's realm.
 
         Args:
@@ -54,12 +62,14 @@ class ServedCatalogs:
             allowed: locations that clients may use besides the warehouses.
             follow_links: True to follow symbolic links below the warehouse or an allowed location, if their targets
                 lie below one of these locations.
+            storage: access to the storage of tables that clients get; None if they get none.
         Raises:
             BadRequestError: an allowed location is not absolute.
         """
         self.session = session
         self._allowed = tuple(allowed)
         self._follow_links = follow_links
+        self._storage = storage
         self._default = session.catalog.row
         self._opened = {self._default.entity_id: _Opened(session, self._restricted(session))}
         self._names: dict[str, CatalogRow] = {}
@@ -213,4 +223,6 @@ class ServedCatalogs:
 
     def _restricted(self, session: Session) -> Session:
         catalog = session.catalog.restricted(self._allowed, follow_links=self._follow_links)
-        return session.derive(catalog=catalog)
+        restricted = session.derive(catalog=catalog)
+        restricted.storage = self._storage
+        return restricted

@@ -24,6 +24,8 @@ from tests.access.world import SCHEMA, VIEW_VERSION, User, World
 JSON = dict[str, Any]
 _FAILS = {"type": "assert-table-uuid", "uuid": str(uuid.UUID(int=1))}
 
+_REQUEST = {"uri": "https://s3.amazonaws.com/b/t/f", "region": "us-east-1", "headers": {}}
+
 
 class Case(NamedTuple):
     """A request that succeeds, or fails late, if it is allowed."""
@@ -64,6 +66,9 @@ CASES = [
         {"requirements": [_FAILS], "updates": [{"action": "remove-snapshots", "snapshot-ids": [1]}]},
     ),
     Case("POST", f"{T}/new", {"requirements": [{"type": "assert-create"}, _FAILS], "updates": []}),
+    Case("GET", f"{T}/t/credentials"),
+    Case("POST", f"{T}/t/sign", {**_REQUEST, "method": "GET"}),
+    Case("POST", f"{T}/t/sign", {**_REQUEST, "method": "PUT"}),
     Case("DELETE", f"{T}/t"),
     Case("DELETE", f"{T}/t", None, {"purgeRequested": "true"}),
     Case(

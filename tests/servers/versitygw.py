@@ -62,6 +62,10 @@ class VersityGateway(ProcessServer):
         """The server's URL."""
         return f"http://127.0.0.1:{self.port}"
 
+    def make_bucket(self, name: str) -> None:
+        """Make a bucket: each folder of the data is one."""
+        (self._data / name).mkdir()
+
     def uri(self, store: str, *, port: int | None = None) -> str:
         """Store URI of a prefix of the bucket, with the server's credentials."""
         return self._uri(self.user, self.secret, store, port)

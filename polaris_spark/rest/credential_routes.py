@@ -1,0 +1,317 @@
+"""Routes that give clients access to the files of tables, and what answers with a table say about it.
+
+A client asks for access by the header `X-Iceberg-Access-Delegation`. The answers of a server with settings for the
+table's storage (`storage.settings`) then contain temporary credentials, or say that the server signs requests. Both are
+limited to the locations that the table owns, and to reads if the caller may only read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol, cast
+from urllib.parse import quote
+
+import msgspec
+
+from polaris_spark.access.control import AccessControl
+from polaris_spark.access.needs import Need, On, When
+from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.entities import TableName, namespace_in, require
+from polaris_spark.catalog.locations import owner_of, segments
+from polaris_spark.catalog.metadata.rows import Table
+from polaris_spark.catalog.references import head_name
+from polaris_spark.catalog.rows import TABLE
+from polaris_spark.commits.state import State, reading_state
+from polaris_spark.errors import ForbiddenError, PolarisError, ReferenceGoneError, UnsupportedOperationError
+from polaris_spark.names import MAIN
+from polaris_spark.rest import messages
+from polaris_spark.rest.permissions import Named, Permissions, forbidden
+from polaris_spark.rest.request import Request, Response
+from polaris_spark.rest.router import Route
+from polaris_spark.storage.access import StorageAccess
+from polaris_spark.storage.prefixes import Prefix, common_beginning, prefixes_of
+from polaris_spark.storage.settings import Storage
+from polaris_spark.storage.signing import SignRequest, reads_only
+from polaris_spark.storage.vending import Rights
+
+log = logging.getLogger("polaris_spark")
+
+HEADER: Final = "x-iceberg-access-delegation"
+VENDED: Final = "vended-credentials"
+SIGNED: Final = "remote-signing"
+NO_STORE: Final = {"Cache-Control": "no-store"}
+
+
+class Serving(Protocol):
+    """The part of `rest.session.Session` that this module uses."""
+
+    access: AccessControl
+    storage: StorageAccess | None
+    """Access to the storage of tables that clients get; None if they get none."""
+
+
+class Place(NamedTuple):
+    """The storage of a table, as one caller may use it."""
+
+    storage: Storage
+    role: str | None
+    """The role to assume; None if no temporary credentials are handed out."""
+    prefixes: tuple[Prefix, ...]
+    rights: Rights
+
+
+class Loaded(NamedTuple):
+    """A table, and the state of the catalog from which it was read."""
+
+    view: State
+    name: TableName
+    table: Table
+
+
+class Delegation(NamedTuple):
+    """What the answer with a table says about access to its files."""
+
+    config: dict[str, str]
+    credentials: Sequence[Mapping[str, Any]] = ()
+
+    def fields(self) -> bytes:
+        """Return the fields of the answer, as JSON without braces."""
+        found = b'"config":' + msgspec.json.encode(self.config)
+        if self.credentials:
+            found += b',"storage-credentials":' + msgspec.json.encode(list(self.credentials))
+        return found
+
+
+def storage_of(request: Request) -> StorageAccess | None:
+    """Return the access to storage that the server of a request hands out; None if it hands out none."""
+    return None if request.session is None else cast("Serving", request.session).storage
+
+
+def wanted(request: Request) -> list[str]:
+    """Return the kinds of access that the caller asks for and that this server may hand out, in the caller's order."""
+    if storage_of(request) is None:
+        return []
+    named = [one.strip().lower() for one in request.headers.get(HEADER, "").split(",")]
+    return [one for one in dict.fromkeys(named) if one in (VENDED, SIGNED)]
+
+
+def delegation(catalog: Catalog, request: Request, loaded: Loaded) -> Delegation | None:
+    """Return what the answer with a table says about access to its files. Return None if the caller does not ask for
+    access, or gets none.
+
+    Raises:
+        TryAgainError, ForbiddenError: temporary credentials cannot be had.
+    """
+    kinds = wanted(request)
+    if not kinds:
+        return None
+    try:
+        place = _place(catalog, request, loaded)
+    except (ForbiddenError, UnsupportedOperationError):
+        return None  # the client may read the metadata; it gets the reason from the route of credentials
+    path = f"{_path_of_tables(request)}/{quote(loaded.name.name, safe='')}"
+    for kind in kinds:
+        if kind == VENDED and place.role is not None:
+            return _vended(request, place, path)
+        if kind == SIGNED and place.storage.remote_signing:
+            return Delegation({**_described(place.storage), **_signer(path)})
+    return None
+
+
+def delegation_of_created(
+    catalog: Catalog, request: Request, name: TableName, table: Table
+) -> Delegation | None:
+    """Return `delegation` for a table that was just created. An error is only logged, because the table exists: the
+    client gets its credentials when it loads the table."""
+    if not wanted(request):
+        return None
+    try:
+        return delegation(catalog, request, Loaded(catalog.view(), name, table))
+    except PolarisError as error:
+        log.warning("table %s was created, but its client gets no credentials: %s", name, error)
+        return None
+
+
+def _path_of_tables(request: Request) -> str:
+    """Return the path of the tables of the namespace that a request names, with the prefix and the escapes that the
+    client has used."""
+    parts = request.path.strip("/").split("/")
+    at = parts.index("namespaces") if parts[1] == "namespaces" else 2
+    return "/".join((*parts[: at + 2], "tables"))
+
+
+def _place(catalog: Catalog, request: Request, loaded: Loaded) -> Place:
+    """Return the storage of a table.
+
+    Raises:
+        ForbiddenError: the caller may neither read nor write the table's data, or another table owns a location that
+            overlaps.
+        UnsupportedOperationError: this server hands out no access to the table; the message says why.
+    """
+    session = cast("Serving", request.session)
+    assert session.storage is not None
+    rights, table = _rights(session, catalog, request, loaded), loaded.table
+    prefixes = prefixes_of(table.location, table.properties, table.unconfirmed)
+    _require_sole_owner(catalog, loaded, prefixes)
+    effective = catalog.context.binding.of(catalog.newest(loaded.view.base))
+    storage, role = session.storage.place_of(prefixes, effective.storage_role)
+    return Place(storage, role, prefixes, rights)
+
+
+def _require_sole_owner(catalog: Catalog, loaded: Loaded, prefixes: Sequence[Prefix]) -> None:
+    """Check that no other table owns the locations of a table: neither in the state of the request, nor in the newest
+    state of its branch or of the branch main. Otherwise a table in the past or on a branch, whose location was taken by
+    another table since, would give access to the other table's files.
+
+    Raises:
+        ForbiddenError: another table owns an overlapping location.
+    """
+    heads = [catalog.newest(loaded.view.base)]
+    if catalog.branch != MAIN:
+        with contextlib.suppress(ReferenceGoneError):
+            heads.append(catalog.references.read(head_name(catalog.row, MAIN)))
+    states = [loaded.view, *(reading_state(one) for one in heads if one is not loaded.view.base)]
+    for prefix in prefixes:
+        place = segments(prefix.location)
+        if any(owner_of(state, place, but=loaded.table.entity_id) is not None for state in states):
+            raise ForbiddenError(
+                f"no credentials are handed out for {prefix.location}, because it overlaps with the location of "
+                "another table or view"
+            )
+
+
+def _rights(session: Serving, catalog: Catalog, request: Request, loaded: Loaded) -> Rights:
+    """Return what a caller may do with the data of a table.
+
+    Raises:
+        ForbiddenError: nothing.
+    """
+    most: Rights = "read" if catalog.is_fixed else "write"
+    rules = session.access.rules()
+    if rules is None:
+        return most
+    subject = rules.active_subject(request.principal, request.caller.roles)
+    if subject is None:
+        raise ForbiddenError("the principal is not active")
+    head, name = loaded.view.base, loaded.name
+    permissions = Permissions(rules, subject, catalog, head, catalog.newest(head))
+    place = permissions.place(Named(name.namespace, name.name, TABLE))
+    if most == "write" and permissions.may("TABLE_WRITE_DATA", place):
+        return "write"
+    if permissions.may("TABLE_READ_DATA", place):
+        return "read"
+    raise forbidden(subject, "TABLE_READ_DATA", f"table {name}")
+
+
+def _described(storage: Storage) -> dict[str, str]:
+    """Return the properties by which clients find a storage."""
+    found = {"client.region": storage.region}
+    if storage.endpoint is not None:
+        found["s3.endpoint"] = storage.endpoint
+        found["s3.path-style-access"] = "true" if storage.path_style_access else "false"
+    return found
+
+
+def _vended(request: Request, place: Place, path: str) -> Delegation:
+    session = cast("Serving", request.session)
+    assert session.storage is not None
+    assert place.role is not None
+    made = session.storage.vendor.credentials(
+        place.storage, place.role, place.prefixes, place.rights, request.principal
+    )
+    config = {
+        **_described(place.storage),
+        "s3.access-key-id": made.access_key,
+        "s3.secret-access-key": made.secret_key,
+        "s3.session-token": made.token,
+        "s3.session-token-expires-at-ms": str(made.expires_at),
+        "client.refresh-credentials-endpoint": f"{path}/credentials",
+    }
+    return Delegation(config, [{"prefix": common_beginning(place.prefixes), "config": config}])
+
+
+def _signer(path: str) -> dict[str, str]:
+    """Return the properties by which clients find the route that signs requests: those of Iceberg's Java client, and
+    those of pyiceberg."""
+    return {
+        "s3.remote-signing-enabled": "true",
+        "s3.signer.endpoint": f"{path}/sign",
+        "s3.signer": "S3V4RestSigner",
+    }
+
+
+def _table(catalog: Catalog, request: Request) -> Loaded:
+    name = TableName(namespace_in(request.params["namespace"]), request.params["table"])
+
+    def load() -> Loaded:
+        view = catalog.view()
+        return Loaded(view, name, view.get(require(view, name, TABLE).content, Table))
+
+    return catalog.loading(load, request.principal)
+
+
+def _require_storage(request: Request) -> None:
+    if storage_of(request) is None:
+        raise UnsupportedOperationError(
+            "this server hands out no access to the storage of tables; clients use credentials of their own"
+        )
+
+
+def load_credentials(catalog: Catalog, request: Request) -> Response:
+    """Answer `GET namespaces/{namespace}/tables/{table}/credentials`: return temporary credentials for a table."""
+    _require_storage(request)
+    place = _place(catalog, request, _table(catalog, request))
+    if place.role is None:
+        raise UnsupportedOperationError(
+            "this server hands out no temporary credentials for this table, because the settings of its storage have "
+            "no role-arn"
+        )
+    path = request.path.strip("/").removesuffix("/credentials")
+    found = _vended(request, place, path)
+    body = messages.encode({"storage-credentials": list(found.credentials)})
+    return Response(200, {"Content-Type": "application/json", **NO_STORE}, body)
+
+
+def sign(catalog: Catalog, request: Request) -> Response:
+    """Answer `POST namespaces/{namespace}/tables/{table}/sign`: sign a request to S3 for a table."""
+    _require_storage(request)
+    asked = messages.decode(request.body, messages.RemoteSignRequest)
+    if asked.provider not in (None, "s3"):
+        raise UnsupportedOperationError(
+            f"this server signs only requests to S3, not to {asked.provider[:40]!r}"
+        )
+    place = _place(catalog, request, _table(catalog, request))
+    storage = storage_of(request)
+    assert storage is not None
+    if not place.storage.remote_signing:
+        raise UnsupportedOperationError(
+            "this server signs no requests for this table, because the settings of its storage do not say so"
+        )
+    one = SignRequest(asked.method, asked.uri, asked.region, asked.headers, asked.body)
+    headers = storage.signed(one, place.storage, place.role, place.prefixes, place.rights, request.principal)
+    # A client may use the signature of a read again. One that covers headers of the request fits only this request.
+    plain = reads_only(one.method) and not any(name.lower().startswith("x-amz-") for name in one.headers)
+    kept = {"Cache-Control": "private" if plain else "no-cache"}
+    body = messages.encode({"uri": one.uri, "headers": {name: [text] for name, text in headers.items()}})
+    return Response(200, {"Content-Type": "application/json", **kept}, body)
+
+
+_READS = When("if the request to sign only reads", lambda asked: reads_only(asked.body.method))
+_WRITES = When("if the request to sign writes", lambda asked: not reads_only(asked.body.method))
+
+_TABLE = "namespaces/{namespace}/tables/{table}"
+ROUTES = [
+    Route("GET", f"{_TABLE}/credentials", load_credentials, needs=(Need("TABLE_READ_DATA", On.TABLE),)),
+    Route(
+        "POST",
+        f"{_TABLE}/sign",
+        sign,
+        body=messages.RemoteSignRequest,
+        needs=(
+            Need("TABLE_READ_DATA", On.TABLE, _READS),
+            Need("TABLE_WRITE_DATA", On.TABLE, _WRITES),
+        ),
+    ),
+]

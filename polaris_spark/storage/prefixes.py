@@ -1,0 +1,104 @@
+"""The parts of S3 buckets in which the files of a table lie."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+from urllib.parse import unquote
+
+from polaris_spark.catalog.locations import is_below_any, owned_names, segments
+from polaris_spark.errors import UnsupportedOperationError
+
+_SCHEMES: Final = ("s3", "s3a", "s3n")
+_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_ROUNDS: Final = 3
+"""Number of times that a key is unescaped to find dots, in case a gateway unescapes keys more than once."""
+
+
+class Prefix(NamedTuple):
+    """A folder of a bucket."""
+
+    bucket: str
+    key: str
+    """Keys of the files begin with this text and a slash."""
+    location: str
+    """The location of the folder, as the table's metadata spells it, without a slash at the end."""
+
+    def contains(self, bucket: str, key: str) -> bool:
+        """Whether an object is in the folder. The key of the folder itself, with a slash at its end, counts as such."""
+        return bucket == self.bucket and key.startswith(f"{self.key}/") and is_plain(key)
+
+
+def is_plain(key: str) -> bool:
+    """Whether every program understands a key of S3 in the same way: no part of it is empty, `.` or `..`, in any number
+    of escapes, and it has no control characters or backslashes. The last part may be empty."""
+    if not key.isprintable() or "\\" in key:
+        return False
+    parts = key.split("/")
+    if not all(parts[:-1]):
+        return False
+    for _ in range(_ROUNDS):
+        if any(part in (".", "..") for part in parts):
+            return False
+        key = unquote(key)
+        if "\\" in key:
+            return False
+        parts = key.split("/")
+    return True
+
+
+def prefix_of(location: str) -> Prefix:
+    """Return the prefix of a location.
+
+    Raises:
+        UnsupportedOperationError: no credentials can be handed out for the location; the message says why.
+    """
+    scheme, separator, rest = location.partition("://")
+    if not separator or scheme.lower() not in _SCHEMES:
+        name = scheme if separator else scheme.partition(":")[0]
+        shown = name if not name.startswith("/") else "file"
+        raise UnsupportedOperationError(
+            f"this server hands out credentials only for tables on S3, not for those with the scheme {shown[:40]!r}"
+        )
+    bucket, _, key = rest.partition("/")
+    key = key.rstrip("/")
+    if not _BUCKET.fullmatch(bucket):
+        raise UnsupportedOperationError(
+            f"no credentials are handed out for {location!r}: {bucket!r} is not a name of a bucket"
+        )
+    if not key or not is_plain(key) or any(one in key for one in "?#"):
+        raise UnsupportedOperationError(
+            f"no credentials are handed out for {location!r}: the key has empty parts, '.', '..', '?', '#' or control "
+            "characters, or is empty"
+        )
+    return Prefix(bucket, key, location.rstrip("/"))
+
+
+def prefixes_of(
+    location: str, properties: Mapping[str, str], unconfirmed: Iterable[str]
+) -> tuple[Prefix, ...]:
+    """Return the prefixes that a table owns: those of its location, and of its data and metadata paths. Prefixes within
+    other ones are left out.
+
+    Args:
+        unconfirmed: locations that the table uses without owning them (`catalog.ownership`). They are left out, because
+            whoever wrote the metadata file may have named the location of another table.
+    Raises:
+        UnsupportedOperationError: no credentials can be handed out for one of them, or the table owns none.
+        BadRequestError: a location is not absolute.
+    """
+    owned, _ = owned_names(location, properties, unconfirmed)
+    if not owned:
+        raise UnsupportedOperationError(
+            "no credentials are handed out for a table that owns no location; the procedure adopt confirms the "
+            "locations of an imported table"
+        )
+    places = {segments(one): one for one in reversed(owned)}
+    outermost = [text for place, text in places.items() if not is_below_any(place, places.keys() - {place})]
+    return tuple(prefix_of(one) for one in sorted(outermost))
+
+
+def common_beginning(prefixes: Sequence[Prefix]) -> str:
+    """Return a text with which the locations of all files in the prefixes begin."""
+    return prefixes[0].location if len(prefixes) == 1 else _SCHEMES[0]
