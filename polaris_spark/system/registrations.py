@@ -4,6 +4,7 @@ registration."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -51,6 +52,7 @@ def name_parts(reference: str) -> NameParts | None:
     return NameParts(f"cat/{id}/", kind == _TAGS, name)
 
 
+@lru_cache(maxsize=1_024)  # each commit asks
 def is_tag(reference: str) -> bool:
     """Whether a reference is a tag of a catalog, which accepts no commits."""
     parts = name_parts(reference)
