@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 
@@ -100,6 +100,10 @@ class Decision:
         self.rows += rows
         self.rows.decoded += rows.decoded
         self.requested[key] = Requested(entries, rows)
+
+
+NOTHING_DECIDED: Final = Decision()
+"""The decision of a commit of a process without rivals. It is never changed."""
 
 
 class Applied:

@@ -7,7 +7,7 @@ import random
 from typing import TypeVar
 
 from polaris_spark.clock import Clock
-from polaris_spark.commits.applier import Applied, Applier, Decision
+from polaris_spark.commits.applier import NOTHING_DECIDED, Applied, Applier
 from polaris_spark.commits.builder import Builder
 from polaris_spark.commits.change import Change
 from polaris_spark.commits.files import BatchFiles
@@ -139,7 +139,7 @@ class Attempts:
         self._turns.tried(self._clock.monotonic_ms() - begun)
         if outcome is Outcome.COMMITTED:
             publication.remember()
-            decision = (None if run.applied is None else run.applied.decision) or Decision()
+            decision = (None if run.applied is None else run.applied.decision) or NOTHING_DECIDED
             self._intents.committed(decision, publication)
             run.published = None
             self._heads.advance(publication.new)
@@ -190,9 +190,10 @@ class Attempts:
             return None
         if early is not None and early.base is self._heads.known() and not early.base.head.slots:
             return self._ready(batch, run, early)
-        self._handover.yield_turn(deadline)
-        if self._handed_over(batch, run, deadline):
-            return None
+        if self._turns.contended or run.published is not None:
+            self._handover.yield_turn(deadline)
+            if self._handed_over(batch, run, deadline):
+                return None
         if run.published is None:
             self._pause(batch, run, deadline)
             applied = self._applied(batch, run)

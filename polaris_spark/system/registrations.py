@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -39,6 +40,7 @@ def name_parts(reference: str) -> NameParts | None:
     return NameParts(f"cat/{id}/", kind == _TAGS, name)
 
 
+@lru_cache(maxsize=1_024)  # each commit asks
 def is_tag(reference: str) -> bool:
     """Whether a reference is a tag of a catalog, which accepts no commits."""
     parts = name_parts(reference)
