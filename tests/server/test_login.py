@@ -529,7 +529,7 @@ def expired_token(realm: Realm) -> str:
         principal = find_principal(head, "ann")
         assert principal is not None
         issuer = TokenIssuer(references, realm.name, ServerKey(Secret(KEY)), Operation(b"", "root"))
-        return issuer.issue(head, principal, None, until=time.time() - 3_600)[0]
+        return issuer.issue(head, principal, None, secret=None, until=time.time() - 3_600)[0]
 
 
 def test_pyiceberg_logs_in_again_when_its_token_has_expired(server: Server, realm: Realm) -> None:
