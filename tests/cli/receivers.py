@@ -127,7 +127,11 @@ class Receiver:
         return [name for one in self.accepted for name in one.names]
 
     def _handle(self, handler: BaseHTTPRequestHandler) -> None:
-        body = handler.rfile.read(int(handler.headers["Content-Length"]))
+        length = int(handler.headers["Content-Length"])
+        body = handler.rfile.read(length)
+        if len(body) < length:  # the sender was killed
+            handler.close_connection = True
+            return
         try:
             received = self._checked(dict(handler.headers.items()), body)
         except Exception as error:

@@ -22,6 +22,7 @@ from cloudevents.core.v1.event import CloudEvent
 import polaris_spark
 from polaris_spark.cli.change_sources import ChangeBatch, follow
 from polaris_spark.errors import StateError, TryAgainError
+from polaris_spark.testing.server import ReservedPort
 from polaris_spark.testing.waiting import PATIENCE_S
 from tests.cli.catalogs import COMMITS, run
 from tests.cli.receivers import CLOSE, RESET, SECRET, Received, Receiver, Reply
@@ -103,15 +104,14 @@ def test_a_server_gives_the_same_events_and_may_be_restarted(tmp_path: Path) -> 
     tokens = token_file(tmp_path, {"root": f"{ADMINISTRATOR} administrator"})
     arguments = ["--warehouse", str(tmp_path / "w"), "--token-file", str(tokens)]
     store = f"sqlite://{tmp_path}/s.db"
-    with Server(store, *arguments) as server:
+    with ReservedPort() as port, Server(store, *arguments, "--port", str(port.number)) as server:
         create(Remote(server.uri, ADMINISTRATOR), "a", "b")
-        port = server.uri.rpartition(":")[2]
         with watching("--server", server.uri, "--after", "0") as process:
             before = lines(process, 2)
             assert server.stop() == 0
             assert process.stderr is not None
             assert "the server cannot be reached" in process.stderr.readline()
-            with Server(store, *arguments, "--port", port) as again:
+            with Server(store, *arguments, "--port", str(port.number)) as again:
                 create(Remote(again.uri, ADMINISTRATOR), "c")
                 after = lines(process, 1)
     with watching(store, "--after", "0") as process:

@@ -12,6 +12,7 @@ from polaris_spark.cli.cloud_events import Event, event_of
 from polaris_spark.cli.cursor import Cursor, DeadLetters
 from polaris_spark.cli.webhooks import Sender, Settings, checked_url, secrets_of
 from polaris_spark.errors import InputError
+from polaris_spark.testing.server import ReservedPort
 from tests.cli.receivers import CLOSE, DRIP, HANG, NONSENSE, OTHER_SECRET, RESET, SECRET, Receiver, Reply
 from tests.server.conftest import certificate
 
@@ -93,14 +94,15 @@ def test_an_event_is_repeated_with_the_same_id_until_it_is_accepted(reply: Reply
 def test_a_receiver_that_does_not_answer_in_time_gets_the_event_again(reply: Reply) -> None:
     with Receiver(reply, reply) as receiver:
         Outcome(receiver, timeout_seconds=0.3).send(1, 2)
-        assert [one.id for one in receiver.received] == ["1-1", "1-1", "1-1", "2-2"]
+        ids = [one.id for one in receiver.received]
+        # On a slow machine, answers to further requests may come too late, too.
+        assert ids.count("1-1") >= 3
+        assert list(dict.fromkeys(ids)) == ["1-1", "2-2"]
 
 
 def test_a_receiver_that_is_away_gets_the_event_when_it_is_back() -> None:
-    with Receiver() as gone:
-        url = gone.url
-    with Receiver() as receiver:
-        outcome = Outcome(receiver, url=url)
+    with ReservedPort() as gone, Receiver() as receiver:
+        outcome = Outcome(receiver, url=f"http://127.0.0.1:{gone.number}/hook")
 
         def back(seconds: float) -> None:
             outcome.pauses.append(seconds)

@@ -24,7 +24,7 @@ STALLED = {
     "is idle": b"GET /v1/config HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "has another request begun": b"GET /v1/config HTTP/1.1\r\nHost: localhost\r\n\r\nGET /v1",
 }
-PROMPT = 10.0
+PROMPT = 20.0
 """Seconds in which even a slow machine shuts down. Requests under way would have 30."""
 
 
@@ -76,5 +76,5 @@ def test_a_client_that_does_not_read_a_large_answer_does_not_delay_the_end(tmp_p
             assert connection.recv(1)
             begun = time.monotonic()
             assert server.stop() == 0
-            assert time.monotonic() - begun < 2 * PROMPT  # includes the 5 s that the client has to read
+            assert time.monotonic() - begun < PROMPT + 5  # which the client has to read
             assert server.errors == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from pathlib import Path
 
 import jwt
@@ -11,7 +12,12 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import OAuthError
 
 import polaris_spark
-from polaris_spark.access.token_keys import token_keys
+from polaris_spark.access.reading import find_principal
+from polaris_spark.access.rows import ACCESS
+from polaris_spark.access.token_keys import ServerKey, token_keys
+from polaris_spark.access.tokens import TokenIssuer
+from polaris_spark.commits.change import Operation
+from polaris_spark.config import Secret
 from polaris_spark.errors import InputError, NotAuthorizedError
 from polaris_spark.rest.session import Session
 from polaris_spark.testing.waiting import wait_until
@@ -177,17 +183,27 @@ def test_pyiceberg_logs_in(server: Server) -> None:
         load_catalog("shop", type="rest", uri=server.uri, credential=f"{own.client_id}:wrong")
 
 
-def test_pyiceberg_logs_in_again_when_its_token_has_expired(tmp_path: Path) -> None:
-    realm = new_realm(tmp_path)
-    with realm.server("--token-lifetime", "1 s") as server:
-        catalog = load_catalog("shop", type="rest", uri=server.uri, credential=CREDENTIALS["ann"].text())
-        first = catalog._session.auth.auth_manager.auth_header()  # type: ignore[attr-defined]
-        wait_until(lambda: status_of(server, first.split()[1]) == 401, "the change holds")
-        catalog.create_namespace("later")
-        assert catalog.list_namespaces() == [("later",)]
-        expired = Remote(server.uri).raw("GET", "/v1/config", None, {"Authorization": first})
-    assert "has expired" in expired[2]
-    assert 'error="invalid_token"' in expired[1]["www-authenticate"]
+def expired_token(realm: Realm) -> str:
+    """Return a token of `ann` as a server of the realm signed it an hour before it expired."""
+    with realm.references() as references:
+        head = references.read(ACCESS)
+        principal = find_principal(head, "ann")
+        assert principal is not None
+        issuer = TokenIssuer(references, realm.name, ServerKey(Secret(KEY)), Operation(b"", "root"))
+        return issuer.issue(head, principal, None, secret=None, until=time.time() - 3_600)[0]
+
+
+def test_pyiceberg_logs_in_again_when_its_token_has_expired(server: Server, realm: Realm) -> None:
+    catalog = load_catalog("shop", type="rest", uri=server.uri, credential=CREDENTIALS["ann"].text())
+    expired = expired_token(realm)
+    manager = catalog._session.auth.auth_manager  # type: ignore[attr-defined]
+    manager._token = expired
+    catalog.create_namespace("later")
+    assert ("later",) in catalog.list_namespaces()
+    assert manager._token != expired
+    refused = Remote(server.uri).raw("GET", "/v1/config", None, {"Authorization": f"Bearer {expired}"})
+    assert "has expired" in refused[2]
+    assert 'error="invalid_token"' in refused[1]["www-authenticate"]
 
 
 def test_private_keys_and_secrets_are_not_in_the_rows(realm: Realm, server: Server) -> None:
