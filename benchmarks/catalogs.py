@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.findings import Durability
-from polaris_spark.rest.session import Session, connect
+from polaris_spark.rest.opening import connect
+from polaris_spark.rest.session import Session
 
 NAMESPACE = "bench"
 

@@ -11,7 +11,7 @@ from benchmarks.measurement import Sample, compare, limited
 from benchmarks.population import WAREHOUSE, namespaces_for, populate
 from benchmarks.postgresql import durability, new_database
 from benchmarks.spark_queries import answered
-from polaris_spark.rest.session import connect
+from polaris_spark.rest.opening import connect
 from tests.servers.postgresql import PostgreSQL
 
 COUNT = "SELECT count(*) FROM polaris.system.tables"

@@ -54,7 +54,8 @@ from polaris_spark.catalog.entities import SEPARATOR
 from polaris_spark.commits.change import new_operation_id
 from polaris_spark.errors import InputError
 from polaris_spark.rest.messages import ErrorResponse, decode, encode
-from polaris_spark.rest.session import Session, TransactionSession, connect
+from polaris_spark.rest.opening import connect
+from polaris_spark.rest.session import Session, TransactionSession
 
 KEPT_TEXT_BYTES = 8 * 2**20
 """Maximum size of the cache of parsed table metadata, as the total length of the JSON texts that were parsed."""

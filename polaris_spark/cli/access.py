@@ -81,7 +81,7 @@ def _opened(
     store: str, given: Mapping[str, str], property: list[str] | None, password: str | None
 ) -> Iterator[Call]:
     from polaris_spark.cli.stores import properties_of
-    from polaris_spark.rest.session import open_session
+    from polaris_spark.rest.opening import open_session
     from polaris_spark.spark.options import refuse_memory
 
     properties = properties_of({"store": store, "create": "false", **given}, property, password)

@@ -258,7 +258,7 @@ def _run(
     spark: bool | None = None,
 ) -> list[tuple[Any, ...]]:
     from polaris_spark.cli.stores import open_store, properties_of
-    from polaris_spark.rest.session import open_session
+    from polaris_spark.rest.opening import open_session
     from polaris_spark.spark.options import refuse_memory
 
     if spark is False and master is not None:
@@ -296,7 +296,7 @@ def _run_on_realm(
     from polaris_spark.cli.stores import open_store, properties_of
     from polaris_spark.commits.change import Operation
     from polaris_spark.rest.catalog_rules import realm_catalogs
-    from polaris_spark.rest.session import logged_in, os_user
+    from polaris_spark.rest.opening import logged_in, os_user
 
     assert procedure.on_realm is not None
     given = procedure.checked_arguments(arguments)
@@ -306,7 +306,7 @@ def _run_on_realm(
         context = Context.of_realm(references.clock, properties)
         access = AccessControl(references)
         login = logged_in(properties, access, os_user())
-        catalogs = realm_catalogs(references, context, Operation(b"", login.principal), access, login.roles)
+        catalogs = realm_catalogs(references, context, Operation(b"", login.name), access, login.roles)
         return list(procedure.on_realm(catalogs, given))
 
 

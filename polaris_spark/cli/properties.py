@@ -91,7 +91,7 @@ def _changed(
         row = opened.realm(realm).catalog(catalog)
     if not updates and not removals:
         return row.properties
-    from polaris_spark.rest.session import open_session
+    from polaris_spark.rest.opening import open_session
     from polaris_spark.spark.options import refuse_memory
 
     given = {"store": store, "realm": realm, "catalog": row.name, "create": "false"}

@@ -69,7 +69,7 @@ def create(
     """Create a realm without catalogs. After an interruption, run this again."""
     from polaris_spark.catalog.catalogs import create_realm
     from polaris_spark.commits.change import Operation
-    from polaris_spark.rest.session import os_user
+    from polaris_spark.rest.opening import os_user
 
     store, name = with_store(store, realm, "REALM")
     with _connected(store, password, create=create) as connection:

@@ -67,7 +67,7 @@ def recover(
     from polaris_spark.cli.progress import reading
     from polaris_spark.cli.stores import open_store
     from polaris_spark.cli.survey import chosen, stray_words, strays
-    from polaris_spark.rest.session import os_user
+    from polaris_spark.rest.opening import os_user
     from polaris_spark.system.recovery.execution import Recovery
     from polaris_spark.system.recovery.plan import plan
     from polaris_spark.system.recovery.survey import Survey

@@ -165,7 +165,7 @@ def serve(
     from polaris_spark.catalog.locations import segments
     from polaris_spark.cli.stores import properties_of
     from polaris_spark.extension import ROUTER
-    from polaris_spark.rest.session import open_session, principal_of
+    from polaris_spark.rest.opening import open_session, principal_of
     from polaris_spark.store.cache import collect_seldom
 
     server = _server()

@@ -31,7 +31,7 @@ def undrop_reference(
     """Restore a dropped reference, such as a branch of a catalog, before its grace period ends."""
     from polaris_spark.cli.stores import open_store
     from polaris_spark.commits.change import Operation
-    from polaris_spark.rest.session import os_user
+    from polaris_spark.rest.opening import os_user
 
     store, name = with_store(store, reference, "REFERENCE")
     with open_store(store, password) as opened:
@@ -62,7 +62,7 @@ def _bind(references: References, store: str, name: str) -> None:
     from polaris_spark.catalog.references import heads_prefix
     from polaris_spark.commits.change import Operation
     from polaris_spark.config import Properties
-    from polaris_spark.rest.session import os_user
+    from polaris_spark.rest.opening import os_user
 
     properties = Properties.parse({"store": store})
     context = Context.of_realm(references.clock, properties)

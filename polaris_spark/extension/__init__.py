@@ -12,9 +12,10 @@ from typing import Any
 
 from polaris_spark.clock import Clock
 from polaris_spark.extension import changes, management, materialized_views, procedures, views
-from polaris_spark.rest import session
+from polaris_spark.rest import opening
 from polaris_spark.rest.config import ROUTES
 from polaris_spark.rest.router import Router
+from polaris_spark.rest.session import Session
 
 ROUTER = Router(
     [
@@ -31,7 +32,7 @@ ROUTER = Router(
 
 def connect(
     *, store: str, warehouse: str | None = None, clock: Clock | None = None, **properties: Any
-) -> session.Session:
+) -> Session:
     """Open a catalog and return its session. Create the store, the realm and the catalog if they are missing, unless
     `create=False`.
 
@@ -47,4 +48,4 @@ def connect(
         NoStoreError: the store does not exist, and `create` is false.
         StateError: the realm or catalog cannot be used in its present state, or a newer release made the store.
     """
-    return session.connect(store=store, warehouse=warehouse, clock=clock, router=ROUTER, **properties)
+    return opening.connect(store=store, warehouse=warehouse, clock=clock, router=ROUTER, **properties)

@@ -13,7 +13,8 @@ from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.errors import BadRequestError, TryAgainError
 from polaris_spark.names import MAIN
 from polaris_spark.rest.config import same_place
-from polaris_spark.rest.session import Session, open_session
+from polaris_spark.rest.opening import open_session
+from polaris_spark.rest.session import Session
 from polaris_spark.storage.access import StorageAccess
 from polaris_spark.system.stores import check_store
 

@@ -26,7 +26,7 @@ from polaris_spark.access.jwts import (
 )
 from polaris_spark.errors import InputError, NotAuthorizedError, TryAgainError
 from polaris_spark.rest.access import is_loopback
-from polaris_spark.rest.session import check_principal
+from polaris_spark.rest.opening import check_principal
 from polaris_spark.server.logins import Login
 
 log = logging.getLogger("polaris_spark.server")

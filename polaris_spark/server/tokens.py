@@ -13,7 +13,7 @@ from pathlib import Path
 
 from polaris_spark.errors import InputError
 from polaris_spark.rest.access import Role
-from polaris_spark.rest.session import check_principal
+from polaris_spark.rest.opening import check_principal
 from polaris_spark.server.logins import Login
 
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")

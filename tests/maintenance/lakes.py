@@ -21,7 +21,7 @@ from polaris_spark.errors import ReferenceGoneError
 from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance.deletion_records import DELETIONS, DeletedFiles, deletions_reference
 from polaris_spark.pyiceberg import PolarisCatalog
-from polaris_spark.rest.session import connect
+from polaris_spark.rest.opening import connect
 
 DAY = 86_400
 

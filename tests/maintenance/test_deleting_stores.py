@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from polaris_spark.databases import FILE_SCHEMES
-from polaris_spark.rest.session import connect
+from polaris_spark.rest.opening import connect
 from tests.maintenance.hostile import JOBS, name_data_files, prepare, run, tree
 from tests.maintenance.lakes import ROWS, Lake, age, name_statistics, paths
 
@@ -134,7 +134,7 @@ def test_a_namespace_that_is_named_like_the_mark_of_a_store_keeps_no_file(tmp_pa
 OTHER = """
 import sys
 from polaris_spark.databases import FILE_SCHEMES
-from polaris_spark.rest.session import connect
+from polaris_spark.rest.opening import connect
 with connect(store=sys.argv[1], warehouse=sys.argv[2]):
     print("open", flush=True)
     sys.stdin.read()

@@ -17,7 +17,7 @@ from polaris_spark.catalog.references import head_name
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import BadRequestError
 from polaris_spark.jobs.registry import call
-from polaris_spark.rest.session import connect
+from polaris_spark.rest.opening import connect
 from polaris_spark.store.cache import process_cache
 from tests.cli.catalogs import run
 from tests.maintenance.lakes import Lake, paths

@@ -15,7 +15,7 @@ from polaris_spark.commits.change import Operation
 from polaris_spark.errors import InputError
 from polaris_spark.jobs.registry import call
 from polaris_spark.pyiceberg import PolarisCatalog
-from polaris_spark.rest.session import connect
+from polaris_spark.rest.opening import connect
 from tests.maintenance.lakes import ROWS
 from tests.servers.versitygw import VersityGateway
 

@@ -14,7 +14,7 @@ from pyiceberg.table import StaticTable
 from pyiceberg.types import LongType
 
 from polaris_spark.pyiceberg import PolarisCatalog
-from polaris_spark.rest.session import connect
+from polaris_spark.rest.opening import connect
 from tests.maintenance.lakes import ROWS
 from tests.rest.materialized import create_materialized_view, refresh_rows
 from tests.server.servers import Server

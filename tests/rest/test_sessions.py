@@ -16,7 +16,7 @@ import pytest
 
 import polaris_spark
 import polaris_spark.errors
-import polaris_spark.rest.session
+import polaris_spark.rest.opening
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.commits.change import Operation
@@ -442,6 +442,6 @@ def test_the_cache_is_as_small_as_asked_for(
     opened: Open, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = ObjectCache()
-    monkeypatch.setattr(polaris_spark.rest.session, "process_cache", lambda: cache)
+    monkeypatch.setattr(polaris_spark.rest.opening, "process_cache", lambda: cache)
     opened(f"memory:{uuid.uuid4()}", warehouse, cache_bytes="1 MiB")
     assert cache.capacity == 2**20

@@ -19,7 +19,7 @@ import fastavro
 from polaris_spark.errors import PolarisError
 from polaris_spark.jobs.registry import call
 from polaris_spark.pyiceberg import PolarisCatalog
-from polaris_spark.rest.session import connect
+from polaris_spark.rest.opening import connect
 from tests.maintenance.lakes import ROWS, age
 from tests.maintenance.manifests import write_manifest
 from tests.rest.client import Client, new_key, path, table, table_request, tables

@@ -19,7 +19,8 @@ from polaris_spark.errors import InputError
 from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance.orphans import candidates
 from polaris_spark.maintenance.orphans.candidates import PurgeableFiles
-from polaris_spark.rest.session import Session, connect
+from polaris_spark.rest.opening import connect
+from polaris_spark.rest.session import Session
 from tests.maintenance.lakes import (
     DAY,
     ROWS,
