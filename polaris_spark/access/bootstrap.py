@@ -9,7 +9,7 @@ import msgspec
 from polaris_spark.access.changes import RoleName, check_new_name, ensure_role
 from polaris_spark.access.credentials import Credentials, verify
 from polaris_spark.access.principal_changes import CreatePrincipal, PrincipalChange, ReplaceCredentials
-from polaris_spark.access.reading import access_head, find_client, find_principal
+from polaris_spark.access.reading import access_head, find_client, find_principal, roles_of
 from polaris_spark.access.rows import ACCESS, ASSIGNMENTS, PRINCIPALS, SERVICE_ADMIN, Principal, principal_key
 from polaris_spark.catalog.catalogs import ensure_reference
 from polaris_spark.catalog.rows import id_bytes
@@ -48,14 +48,24 @@ def bootstrap(
         given: credentials to use; None to generate new ones if the administrator does not exist.
         reset: whether to replace the credentials of an existing principal, and make it an administrator again.
     Raises:
-        InputError: the principal exists and has other credentials than `given`; or it does not exist, and the realm has
-            other principals.
+        InputError: the principal exists and has other credentials than `given`, is not an active administrator, or was
+            dropped; or it does not exist, and the realm has other principals.
     """
     head = access_head(references)
     known = None if head is None else find_principal(head, name)
     now = references.clock.now_ms()
+    if known is not None and known.state == "dropped":
+        raise InputError(
+            f"a dropped principal had the name {name!r}, and the names of dropped principals are never used again; "
+            "name another administrator by --principal"
+        )
     if head is not None and not reset:
-        if known is not None and known.state != "dropped":
+        if known is not None:
+            if not known.is_active(now) or SERVICE_ADMIN not in roles_of(head, known):
+                raise InputError(
+                    f"principal {name!r} exists, but is not an active administrator; name an administrator by "
+                    "--principal, or use --reset to make this one an administrator, with new credentials"
+                )
             if given is not None and not (
                 given.client_id == known.client_id and verify(known, given.secret.reveal(), now)
             ):
@@ -69,7 +79,7 @@ def bootstrap(
                 f"access control is on, and there is no principal {name!r}; name the administrator by --principal, or "
                 "use --reset to make this one an administrator"
             )
-    if known is not None and known.state != "dropped" and given is not None:
+    if known is not None and given is not None:
         other = None if head is None else find_client(head, given.client_id)
         if other is None or other.entity_id != known.entity_id:
             raise InputError(f"principal {name!r} has the client id {known.client_id!r}, which cannot change")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import count
 from typing import Final, TypeVar
 
 from polaris_spark.access.changes import AccessChange
@@ -47,6 +48,11 @@ class AccessControl:
         self._rules: Rules | None = None
         self._until = -1.0
         self._seen = -1
+        self._refreshes = count(1)
+        self._wanted = 0
+        """Number of the last call of `refresh`."""
+        self._answered = 0
+        """Number of the last call of `refresh` before the rules were read."""
         self._reading = references.clock.lock()
 
     def rules(self) -> Rules | None:
@@ -56,11 +62,11 @@ class AccessControl:
         Raises:
             ReferenceGoneError: the reference `access` was dropped.
         """
-        if self._seen == _changes and self._monotonic() < self._until:
+        if self._seen == _changes and self._answered == self._wanted and self._monotonic() < self._until:
             return self._rules
         with self._reading:
-            seen = _changes
-            if self._seen == seen and self._monotonic() < self._until:
+            seen, wanted = _changes, self._wanted
+            if self._seen == seen and self._answered == wanted and self._monotonic() < self._until:
                 return self._rules
             head = access_head(self.references)
             if head is None:
@@ -69,13 +75,13 @@ class AccessControl:
                 self._rules = Rules(head)
             period = OFF_REFRESH_MS if head is None else self.refresh_ms
             self._until = self._monotonic() + period / 1_000
-            self._seen = seen
+            self._seen, self._answered = seen, wanted
             return self._rules
 
     def refresh(self) -> None:
         """Make the next call of `rules` read the rules again. A login does this, so that a principal can log in as soon
-        as it exists."""
-        self._until = -1.0
+        as it exists. A reading that began before does not count."""
+        self._wanted = next(self._refreshes)
 
     def newest(self) -> Rules | None:
         """Read the rules now, and return them; None if the realm has no access control."""

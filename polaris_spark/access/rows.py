@@ -17,6 +17,7 @@ and the names in the log and of owners stay unambiguous.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import ClassVar, Final, Literal
 
 import msgspec
@@ -64,6 +65,9 @@ class HashedSecret(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Time at which the secret was made, in milliseconds since 1970."""
     expires: int = 0
     """Time after which the secret is not accepted, in milliseconds since 1970; 0 for never."""
+
+    def __repr__(self) -> str:
+        return _shown(self, self.HIDDEN)
 
 
 @object_type("principal", revision=1)
@@ -138,6 +142,15 @@ class TokenKey(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Salt of scrypt, which derives the sealing key from the server key."""
     sealed: bytes
     """Private key, encrypted by AES-256-GCM: nonce (12 bytes), then ciphertext and tag."""
+
+    def __repr__(self) -> str:
+        return _shown(self, self.HIDDEN)
+
+
+def _shown(row: msgspec.Struct, hidden: Collection[str]) -> str:
+    """Return a text that describes a row, for messages and debuggers, without its secret fields."""
+    fields = (one for one in row.__struct_fields__ if one not in hidden)
+    return f"{type(row).__name__}({', '.join(f'{one}={getattr(row, one)!r}' for one in fields)})"
 
 
 def principal_key(name: str) -> bytes:

@@ -191,9 +191,20 @@ def set_properties(
     return after
 
 
-def copy_to_branches(references: References, context: Context, operation: Operation, row: CatalogRow) -> None:
+def copy_to_branches(
+    references: References,
+    context: Context,
+    operation: Operation,
+    row: CatalogRow,
+    *,
+    what: str = "the properties are set, but",
+    advice: str = "set them again",
+) -> None:
     """Write a copy of a catalog's row to all its branches that do not have this copy.
 
+    Args:
+        what: begin of the message of an error, which says what was done.
+        advice: how the user can complete it.
     Raises:
         PolarisError: a copy was not written, because the branch's reference cannot be read or changed.
     """
@@ -214,9 +225,7 @@ def copy_to_branches(references: References, context: Context, operation: Operat
         if isinstance(reason, CorruptionError):
             repair = "repair the branch (run polaris-spark fsck and recover to find the damage), then "
         # Raise the same exception, so that callers can check its type.
-        reason.args = (
-            f"the properties are set, but do not apply to branch {branch!r} yet: {reason}; {repair}set them again",
-        )
+        reason.args = (f"{what} do not apply to branch {branch!r} yet: {reason}; {repair}{advice}",)
         raise reason
 
 

@@ -270,7 +270,7 @@ class RealmCatalogs:
         row = self._get(name, "CATALOG_WRITE_PROPERTIES").row
         change = RenameCatalog(self._context, self._operation, row, to)
         renamed = self._commit(change)
-        copy_to_branches(self._references, self._context, self._operation, renamed)
+        self._copy_to_branches(renamed, f"the catalog is now named {renamed.name!r}")
         return self.get(to)
 
     def drop(self, name: str, *, cascade: bool = False) -> CatalogRow:
@@ -359,8 +359,18 @@ class RealmCatalogs:
         row = self._commit(UndropCatalog(self._context, self._operation, dropped, name))
         settle(self._references, row, self._operation)
         ensure_reference(self._references, head_name(row), self._operation)
-        copy_to_branches(self._references, self._context, self._operation, row)
+        self._copy_to_branches(row, f"the catalog {row.name!r} is restored")
         return self.get(row.name)
+
+    def _copy_to_branches(self, row: CatalogRow, done: str) -> None:
+        copy_to_branches(
+            self._references,
+            self._context,
+            self._operation,
+            row,
+            what=f"{done}, but its properties",
+            advice="open the branch in a session to complete this",
+        )
 
     def settle_all(self) -> None:
         """Complete drops and restorations of catalogs that a process left unfinished when it died."""

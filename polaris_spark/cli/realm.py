@@ -208,7 +208,7 @@ def _found(realms: Realms, name: str) -> RealmRecord:
     """
     record = realms.find(name)
     if record is None:
-        raise RealmStateError(f"there is no realm {name!r} in this store")
+        raise realms.missing(name)
     return record
 
 

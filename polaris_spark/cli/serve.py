@@ -277,10 +277,9 @@ def _log_logins(path: Path) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    from logging.handlers import RotatingFileHandler
+    from polaris_spark.server.logins import LoginLog as File
 
-    path.touch(mode=0o600)
-    handler = RotatingFileHandler(path, maxBytes=_MAX_LOGIN_LOG, backupCount=4, encoding="utf-8")
+    handler = File(path, maxBytes=_MAX_LOGIN_LOG, backupCount=4, encoding="utf-8")
     handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger("polaris_spark.logins")
     logger.setLevel(logging.INFO)

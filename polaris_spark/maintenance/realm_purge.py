@@ -19,6 +19,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from polaris_spark.backends.base import Backend, ObjectKey, Split, Table
 from polaris_spark.catalog.engine import Progress
 from polaris_spark.clock import Clock
@@ -108,7 +110,7 @@ class Purge:
         """
         record = self._realms.find(name)
         if record is None:
-            raise RealmStateError(f"there is no realm {name!r}")
+            raise self._realms.missing(name)
         if record.state is RealmState.ACTIVE:
             if not deactivate:
                 raise RealmStateError(
@@ -118,16 +120,27 @@ class Purge:
         if record.state in _UNFINISHED and MOVING_FROM_INSTANCE in record.properties and not deactivate:
             raise RealmStateError(
                 f"realm {name!r} is being moved here from {record.properties.get(MOVING_FROM)}, and clients may "
-                "already use this copy: abort the migration first; if the store that it is moved from is lost, purge "
-                "with 'deactivate'"
+                "already use this copy: abort the migration first; if the store that it is moved from is lost, call "
+                "the procedure purge_realm with 'deactivate'"
             )
         references = objects = 0
         if record.state is not RealmState.PURGED:
-            self._realms.move(name, RealmState.PURGING, instance=record.instance)
+            self._move(record, RealmState.PURGING)
             references, objects = self._delete_rows(record.instance)
-            self._realms.move(name, RealmState.PURGED, instance=record.instance)
-        record = self._realms.move(name, RealmState.GONE, instance=record.instance)
+            self._move(record, RealmState.PURGED)
+        record = self._move(record, RealmState.GONE)
         return _purged(record, references, objects)._replace(deleted=True)
+
+    def _move(self, record: RealmRecord, state: RealmState) -> RealmRecord:
+        """Change the state of a realm, and return its record. If another process has completed the purge of the realm
+        meanwhile, return a record in the state GONE."""
+        try:
+            return self._realms.move(record.name, state, instance=record.instance)
+        except RealmStateError:
+            now = next((one for one in self._realms.records() if one.name == record.name), None)
+            if now is None or (now.instance == record.instance and now.state not in ENDED):
+                raise
+            return msgspec.structs.replace(record, state=RealmState.GONE)
 
     def instance(self, instance: str) -> Purged:
         """Delete all rows with an instance id that belongs to no realm: rows that arrived after a realm was purged.
@@ -137,13 +150,14 @@ class Purge:
             TryAgainError: other processes are still writing rows with this instance id.
         """
         owner = next((r for r in self._realms.records() if r.instance == instance), None)
-        if instance == SYSTEM_REALM or (owner is not None and owner.state not in ENDED):
-            whose = (
-                "the store itself" if owner is None else f"realm {owner.name!r}, which is {owner.state.value}"
-            )
+        if instance == SYSTEM_REALM:
             raise InputError(
-                f"instance {instance!r} belongs to {whose}: only rows that belong to no realm can be purged by "
-                "instance id; purge a realm by its name"
+                f"instance {instance!r} is that of the store itself, whose rows cannot be purged"
+            )
+        if owner is not None and owner.state not in ENDED:
+            raise InputError(
+                f"instance {instance!r} belongs to realm {owner.name!r}, which is {owner.state.value}: only rows that "
+                "belong to no realm can be purged by instance id; purge the realm by its name"
             )
         if not INSTANCE.fullmatch(instance):
             raise InputError(f"{instance!r} is not the instance id of a realm, such as 5c3f0a12b4d6e000")

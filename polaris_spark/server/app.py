@@ -367,9 +367,7 @@ def create_app(
         return _of_health(await health.problem())
 
     async def metrics(request: Request) -> Response:
-        if local and authenticators is None:
-            requests.require_local_host(request)
-        elif not local:
+        if not (local and requests.has_local_host(request)):
             await protocol.caller(request)
         return Response(protocol.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 

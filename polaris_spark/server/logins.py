@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable
+from io import TextIOWrapper
+from logging.handlers import RotatingFileHandler
 from typing import Final, NamedTuple, Protocol
 
 from polaris_spark.rest.access import Role
@@ -57,6 +60,22 @@ used."""
 
 GROUP: Final = "polaris_spark.authenticators"
 """Entry-point group of authenticators. The name of an entry point is the `type` in the file of `--authentication`."""
+
+
+class LoginLog(RotatingFileHandler):
+    """Writes logins to a file. The file, and the new one that replaces it when it is large, can be read by this user
+    only."""
+
+    def _open(self) -> TextIOWrapper:
+        opened = open(  # noqa: SIM115  # the handler closes it
+            self.baseFilename,
+            self.mode,
+            encoding=self.encoding,
+            errors=self.errors,
+            opener=lambda path, flags: os.open(path, flags, 0o600),
+        )
+        assert isinstance(opened, TextIOWrapper)
+        return opened
 
 
 def described(method: str, address: str, **more: str | None) -> str:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 import requests
 from jwt import PyJWK
+from urllib3.exceptions import HTTPError
 
 from polaris_spark.access.jwts import (
     ALGORITHMS,
@@ -257,12 +258,16 @@ def _fetched(url: str) -> Any:
             if answer.status_code != 200:
                 raise ValueError(f"{url} answers with status {answer.status_code}")
             body = bytearray()
-            for chunk in answer.iter_content(16 * 1024):
-                body += chunk
-                if len(body) > _MAX_BYTES:
-                    raise ValueError(f"{url} has more than {_MAX_BYTES} bytes")
-                if time.monotonic() > until:
-                    raise ValueError(f"{url} was not received within {_TOTAL_SECONDS:.0f} s")
+            # In contrast to `iter_content`, this does not wait until it has received a whole chunk.
+            try:
+                while chunk := answer.raw.read1(16 * 1024, decode_content=True):
+                    body += chunk
+                    if len(body) > _MAX_BYTES:
+                        raise ValueError(f"{url} has more than {_MAX_BYTES} bytes")
+                    if time.monotonic() > until:
+                        raise ValueError(f"{url} was not received within {_TOTAL_SECONDS:.0f} s")
+            except HTTPError as error:
+                raise ValueError(f"{url} was not received: {error}") from error
     return json.loads(bytes(body))
 
 

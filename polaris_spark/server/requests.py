@@ -187,19 +187,24 @@ def _check_type(request: Request) -> None:
 
 
 def require_local_host(request: Request) -> None:
-    """Refuse a request unless its `Host` header is a loopback address or `localhost`. Otherwise a malicious web page
-    could reach this server by a host name that resolves to a loopback address (DNS rebinding).
+    """Refuse a request that was not sent to a loopback host (`has_local_host`).
 
     Raises:
         ForbiddenError: the `Host` header does not contain a loopback host, or there is not exactly one such header.
     """
-    hosts = request.headers.getlist("host")
-    host = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
-    if host is None or not is_loopback(host["address"] or host["name"]):
+    if not has_local_host(request):
         raise ForbiddenError(
             "this server has no tokens, so it accepts only requests to a loopback host, such as localhost, in one Host "
             "header"
         )
+
+
+def has_local_host(request: Request) -> bool:
+    """Whether a request has one `Host` header, which is a loopback address or `localhost`. A malicious web page could
+    reach this server by a host name that resolves to a loopback address (DNS rebinding)."""
+    hosts = request.headers.getlist("host")
+    host = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
+    return host is not None and is_loopback(host["address"] or host["name"])
 
 
 def accepts_gzip(request: Request) -> bool:

@@ -110,6 +110,12 @@ class Realms:
         found = self._read(name)
         return None if found is None or found.value.state is RealmState.GONE else found.value
 
+    def missing(self, name: str) -> RealmStateError:
+        """Return the error for a realm that `find` does not find."""
+        if self._read(name) is None:
+            return RealmStateError(f"there is no realm {name!r}")
+        return RealmStateError(f"realm {name!r} was purged already; a new realm can have its name")
+
     def active(self, name: str) -> RealmRecord:
         """Return the realm of that name, which must be ACTIVE.
 

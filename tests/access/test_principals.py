@@ -14,6 +14,7 @@ import polaris_spark
 from polaris_spark.access import credentials as credentials_module
 from polaris_spark.access.bootstrap import bootstrap
 from polaris_spark.access.changes import Assign, CreateRole, DropRole, RoleName
+from polaris_spark.access.control import AccessControl
 from polaris_spark.access.credentials import Credentials, hashed, verify
 from polaris_spark.access.grant_changes import Grant
 from polaris_spark.access.principal_changes import (
@@ -27,6 +28,7 @@ from polaris_spark.access.rows import ACCESS, ASSIGNMENTS, GRANTS, Principal
 from polaris_spark.access.securables import REALM
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import entries
+from polaris_spark.commits.state import CommitReader
 from polaris_spark.config import Secret
 from polaris_spark.errors import (
     AlreadyExistsError,
@@ -98,6 +100,48 @@ def test_bootstrap_checks_given_credentials(references: References) -> None:
         bootstrap(references, DONE, "root", Credentials.parse("admin:0123456789abcdeX", "test"))
     with pytest.raises(InputError, match="no principal 'other'"):
         bootstrap(references, DONE, "other", None)
+
+
+def test_bootstrap_accepts_only_an_active_administrator(references: References) -> None:
+    bootstrap(references, DONE, "root", None)
+    own = create(references, "ann")
+    for reset in (False, True):
+        if not reset:
+            with pytest.raises(InputError, match="'ann' exists, but is not an active administrator"):
+                bootstrap(references, DONE, "ann", own)
+        else:
+            assert bootstrap(references, DONE, "ann", None, reset=True).credentials is not None
+            assert bootstrap(references, DONE, "ann", None).was_on
+    change(references, AlterPrincipal, "ann", state="revoked")
+    with pytest.raises(InputError, match="is not an active administrator"):
+        bootstrap(references, DONE, "ann", None)
+    change(references, DropPrincipal, "ann")
+    for reset in (False, True):
+        with pytest.raises(InputError, match="a dropped principal had the name 'ann'"):
+            bootstrap(references, DONE, "ann", None, reset=reset)
+
+
+def test_a_refresh_counts_while_the_rules_are_being_read(
+    references: References, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reading may have begun before the change that the caller of `refresh` wants to see."""
+    bootstrap(references, DONE, "root", None)
+    control = AccessControl(references, refresh_ms=60_000)
+
+    def meanwhile(of: References) -> CommitReader | None:
+        found = access_head(of)
+        monkeypatch.undo()
+        create(references, "late")
+        control.refresh()
+        return found
+
+    monkeypatch.setattr("polaris_spark.access.control.access_head", meanwhile)
+    first, again = control.rules(), control.rules()
+    assert first is not None
+    assert again is not None
+    assert "late" not in first.principals
+    assert "late" in again.principals
+    assert control.rules() is again
 
 
 def test_a_reset_replaces_the_credentials(references: References) -> None:
@@ -222,7 +266,9 @@ def test_secrets_and_hashes_are_shown_nowhere(references: References) -> None:
     log = repr([entry for *_, entry in entries(head.store, head.head)])
     secret = credentials.secret.reveal()
     hashes = [row.secrets[0].hash.hex(), row.secrets[0].salt.hex()]
-    for text in (shown, log, repr(credentials)):
+    for text in (shown, log, repr(credentials), repr(row)):
+        assert repr(row.secrets[0].hash) not in text
+        assert repr(row.secrets[0].salt) not in text
         assert not any(one in text for one in (secret, *hashes))
     assert "root" in shown
     assert msgspec.json.decode(shown)["secrets"][0]["hash"] == "***"

@@ -132,8 +132,31 @@ def test_an_active_realm_is_not_purged_unless_it_is_to_be_deactivated(place: Pla
         True,
     )
     assert place.rows() == 0
-    with pytest.raises(RealmStateError, match="no realm 'tenant'"):
+    with pytest.raises(RealmStateError, match="realm 'tenant' was purged already"):
         place.purge().realm("tenant")
+
+
+@pytest.mark.parametrize("is_used_again", [False, True])
+def test_two_purges_at_once_both_succeed(
+    place: Place, monkeypatch: pytest.MonkeyPatch, is_used_again: bool
+) -> None:
+    place.deactivate()
+    slow = place.purge()
+    delete = slow._delete_rows
+
+    def overtaken(instance: str) -> tuple[int, int]:
+        found = delete(instance)
+        place.purge().realm("tenant")
+        if is_used_again:
+            place.tenant.session.close()
+            place.open("tenant")
+        return found
+
+    monkeypatch.setattr(slow, "_delete_rows", overtaken)
+    assert slow.realm("tenant").deleted
+    assert place.rows() == 0
+    found = place.realms.find("tenant")
+    assert (found is not None and found.state is RealmState.ACTIVE) == is_used_again
 
 
 def test_other_realms_keep_every_row(place: Place) -> None:

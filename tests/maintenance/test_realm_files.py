@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import random
 from collections.abc import Callable
 from itertools import pairwise
@@ -212,6 +213,25 @@ def test_commits_during_an_export_are_not_in_it(file: Path) -> None:
 
 
 # What is refused
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_a_file_that_appears_during_an_export_is_not_replaced(
+    file: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
+) -> None:
+    def no_links(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    if not has_links:
+        monkeypatch.setattr("os.link", no_links)
+    world = a_world()
+    with pytest.raises(InputError, match="already exists"):
+        export(world, file, once("writing objects", lambda: file.write_text("kept")))
+    assert file.read_text() == "kept"
+    assert list(file.parent.iterdir()) == [file]
+    file.unlink()
+    export(world, file)
+    assert list(file.parent.iterdir()) == [file]
 
 
 def test_a_lost_object_ends_the_export_and_leaves_no_file(file: Path) -> None:

@@ -313,6 +313,10 @@ def test_a_branch_that_is_not_bound_is_named(
     ):
         client.session.set_catalog_properties({"gc.enabled": "false"})
     assert client.session.catalog_properties()["gc.enabled"] == "false"
+    with pytest.raises(
+        InputError, match="is now named 'b', but its properties do not apply to branch 'main' yet"
+    ):
+        client.session.catalogs.rename(client.session.catalog.name, "b")
 
 
 @pytest.mark.parametrize(

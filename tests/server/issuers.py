@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import threading
 import time
@@ -28,6 +29,8 @@ class Issuer:
         }
         self.requests: list[str] = []
         self.status = 200
+        self.pause = 0.0
+        """Time between two bytes of a document in `documents`, in seconds; 0 to write them together."""
         self.documents: dict[str, Any] = {}
         """Documents that are served in place of the right ones, by path."""
         issuer = self
@@ -47,7 +50,13 @@ class Issuer:
                 self.send_response(404 if document is None else issuer.status)
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
-                self.wfile.write(content)
+                with contextlib.suppress(OSError):  # the client may go away
+                    if not isinstance(document, bytes) or not issuer.pause:
+                        self.wfile.write(content)
+                        return
+                    for byte in content:
+                        self.wfile.write(bytes([byte]))
+                        time.sleep(issuer.pause)
 
             def log_message(self, *_: object) -> None:
                 pass

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import stat
+from pathlib import Path
+
 from polaris_spark.server.login_limits import FailureLimit, Remembered
+from polaris_spark.server.logins import LoginLog
 
 
 class Time:
@@ -73,3 +79,16 @@ def test_values_are_forgotten_in_time_and_secrets_are_not_kept() -> None:
     remembered.put("a secret", 6)
     remembered.forget("a secret")
     assert remembered.get("a secret") is None
+
+
+def test_the_login_log_and_the_files_that_it_replaces_are_readable_by_this_user_only(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        handler = LoginLog(tmp_path / "log", maxBytes=100, backupCount=2, encoding="utf-8")
+        for number in range(5):
+            handler.emit(logging.makeLogRecord({"msg": f"{number} " + "x" * 60}))
+        handler.close()
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert modes == {"log": 0o600, "log.1": 0o600, "log.2": 0o600}

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from polaris_spark.errors import InputError, NotAuthorizedError, TryAgainError
+from polaris_spark.server import oidc
 from polaris_spark.server.authentication import authenticators_in
 from polaris_spark.server.oidc import AGAIN_SECONDS, KEPT_SECONDS, STALE_SECONDS, OidcAuthenticator, Settings
 from tests.server.issuers import AUDIENCE, Issuer, part
@@ -208,6 +209,17 @@ def test_new_keys_are_found_and_withdrawn_keys_are_forgotten(issuer: Issuer) -> 
     assert authenticator.authenticate(issuer.token("new"))
     with pytest.raises(NotAuthorizedError):
         authenticator.authenticate(old)
+
+
+def test_keys_that_arrive_byte_by_byte_are_not_waited_for(
+    issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oidc, "_TOTAL_SECONDS", 0.2)
+    issuer.documents["/keys"] = b" " * 10_000
+    issuer.pause = 0.05
+    with pytest.raises(TryAgainError):
+        accepting(issuer).authenticate(issuer.token())
+    assert issuer.requests.count("/keys") == 1
 
 
 def test_unknown_keys_cause_few_requests(issuer: Issuer) -> None:

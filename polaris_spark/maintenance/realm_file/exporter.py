@@ -124,14 +124,12 @@ class Export:
             PolarisError: the file cannot be written for another reason.
         """
         if path.exists() and not overwrite:
-            raise InputError(
-                f"{str(path)!r} already exists: choose another name, or give --overwrite to replace it"
-            )
+            raise _exists(path)
         refuse_unlisted(self._record, self._store)
         for attempt in range(1, _ATTEMPTS + 1):
             heads = self._heads_at_one_instant()
             try:
-                return self._written(path, heads, attempt)
+                return self._written(path, heads, attempt, overwrite=overwrite)
             except CorruptionError as error:
                 if not floors_raised(heads, self._heads()):
                     raise
@@ -168,7 +166,7 @@ class Export:
             # A sweep may have deleted the commit of the registry that was just read.
             return self._source.heads()
 
-    def _written(self, path: Path, heads: list[Held], attempt: int) -> Exported:
+    def _written(self, path: Path, heads: list[Held], attempt: int, *, overwrite: bool) -> Exported:
         # The record is read after the heads: commits of newer revisions are made only after the record allows them.
         store, record = self._store, exportable(self._connection, self._record.name, self._record.instance)
         engine = LocalEngine(Reach(store, Files({}), self._clock), self._progress)
@@ -194,7 +192,7 @@ class Export:
                 if name not in _OWN_TO_A_STORE and not is_secret(name, value)
             },
         )
-        with _renamed_when_complete(path) as writer:
+        with _renamed_when_complete(path, overwrite=overwrite) as writer:
             writer.header(header)
             writer.references(heads)
             write = partial(self._write_objects, writer=writer, total=total)
@@ -241,11 +239,14 @@ def _commits(heads: list[Held]) -> dict[str, tuple[int, int, bool]]:
 
 
 @contextlib.contextmanager
-def _renamed_when_complete(path: Path) -> Iterator[Writer]:
+def _renamed_when_complete(path: Path, *, overwrite: bool) -> Iterator[Writer]:
     """Yield the writer of a new file, which only this user can read.
 
     The file has a temporary name in the same directory. At the end of the `with` block, it is synced and renamed to
     `path`. After an error it is removed.
+
+    Raises:
+        InputError: `overwrite` is false, and the file exists by now.
     """
     try:
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
@@ -260,9 +261,32 @@ def _renamed_when_complete(path: Path) -> Iterator[Writer]:
             except OSError as error:
                 raise unwritable(str(path), error) from error
         try:
-            temporary.replace(path)
+            if overwrite:
+                temporary.replace(path)
+            else:
+                _rename_to_new(temporary, path)
             flush_directory(path.parent)
         except OSError as error:
             raise unwritable(str(path), error) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _rename_to_new(temporary: Path, path: Path) -> None:
+    """Rename a file, unless a file of the new name exists.
+
+    Raises:
+        InputError: it exists.
+    """
+    try:
+        os.link(temporary, path)  # in contrast to a rename, it replaces no file
+    except FileExistsError:
+        raise _exists(path) from None
+    except OSError:  # a file system without hard links
+        if path.exists():
+            raise _exists(path) from None
+        temporary.replace(path)
+
+
+def _exists(path: Path) -> InputError:
+    return InputError(f"{str(path)!r} already exists: choose another name, or give --overwrite to replace it")
