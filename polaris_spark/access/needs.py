@@ -26,6 +26,7 @@ class On(Enum):
     LISTED_VIEWS = "the namespace  "
     NEW_NAMESPACE = "the parent namespace, or the catalog "
     TABLE = "the table"
+    TABLE_OR_NEW = "the table, or TABLE_CREATE on the namespace if the table does not exist"
     VIEW = "the view"
     TABLE_ID = "the table "
     """The table whose entity id is in the path."""

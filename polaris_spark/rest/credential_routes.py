@@ -18,13 +18,21 @@ import msgspec
 from polaris_spark.access.control import AccessControl
 from polaris_spark.access.needs import Need, On, When
 from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.contents import require_available
 from polaris_spark.catalog.entities import TableName, namespace_in, require
-from polaris_spark.catalog.locations import owner_of, segments
+from polaris_spark.catalog.locations import Holdings, owner_of, segments
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import TABLE
+from polaris_spark.catalog.states import STATE, name_of_state
 from polaris_spark.commits.state import State, reading_state
-from polaris_spark.errors import ForbiddenError, PolarisError, ReferenceGoneError, UnsupportedOperationError
+from polaris_spark.errors import (
+    ForbiddenError,
+    NoSuchTableError,
+    PolarisError,
+    ReferenceGoneError,
+    UnsupportedOperationError,
+)
 from polaris_spark.names import MAIN
 from polaris_spark.rest import messages
 from polaris_spark.rest.permissions import Named, Permissions, forbidden
@@ -41,6 +49,8 @@ log = logging.getLogger("polaris_spark")
 HEADER: Final = "x-iceberg-access-delegation"
 VENDED: Final = "vended-credentials"
 SIGNED: Final = "remote-signing"
+LOCATION: Final = "location"
+"""Parameter and property of a request to sign: location of a table whose creation is staged."""
 NO_STORE: Final = {"Cache-Control": "no-store"}
 
 
@@ -48,6 +58,7 @@ class Serving(Protocol):
     """The part of `rest.session.Session` that this module uses."""
 
     access: AccessControl
+    catalog: Catalog
     storage: StorageAccess | None
     """Access to the storage of tables that clients get; None if they get none."""
 
@@ -63,11 +74,20 @@ class Place(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """A table, and the state of the catalog from which it was read."""
+    """A table, or a table whose creation is staged, and the state of the catalog to which it belongs."""
 
     view: State
     name: TableName
-    table: Table
+    location: str
+    properties: Mapping[str, str] = {}
+    unconfirmed: Sequence[str] = ()
+    entity_id: int = 0
+    """Entity id of the table; 0 if its creation is staged."""
+
+    @classmethod
+    def of(cls, view: State, name: TableName, table: Table) -> Loaded:
+        """Return a table that exists."""
+        return cls(view, name, table.location, table.properties, table.unconfirmed, table.entity_id)
 
 
 class Delegation(NamedTuple):
@@ -75,12 +95,16 @@ class Delegation(NamedTuple):
 
     config: dict[str, str]
     credentials: Sequence[Mapping[str, Any]] = ()
+    signing: Mapping[str, str] = {}
+    """Properties that the client must send with each request to sign."""
 
     def fields(self) -> bytes:
         """Return the fields of the answer, as JSON without braces."""
         found = b'"config":' + msgspec.json.encode(self.config)
         if self.credentials:
             found += b',"storage-credentials":' + msgspec.json.encode(list(self.credentials))
+        if self.signing:
+            found += b',"remote-signing-config":' + msgspec.json.encode({"properties": self.signing})
         return found
 
 
@@ -111,12 +135,12 @@ def delegation(catalog: Catalog, request: Request, loaded: Loaded) -> Delegation
         place = _place(catalog, request, loaded)
     except (ForbiddenError, UnsupportedOperationError):
         return None  # the client may read the metadata; it gets the reason from the route of credentials
-    path = f"{_path_of_tables(request)}/{quote(loaded.name.name, safe='')}"
+    path = _path_of(catalog, request, loaded)
     for kind in kinds:
         if kind == VENDED and place.role is not None:
             return _vended(request, place, path)
         if kind == SIGNED and place.storage.remote_signing:
-            return Delegation({**_described(place.storage), **_signer(path)})
+            return _signer(place.storage, path, loaded)
     return None
 
 
@@ -128,18 +152,35 @@ def delegation_of_created(
     if not wanted(request):
         return None
     try:
-        return delegation(catalog, request, Loaded(catalog.view(), name, table))
+        return delegation(catalog, request, Loaded.of(catalog.view(), name, table))
     except PolarisError as error:
         log.warning("table %s was created, but its client gets no credentials: %s", name, error)
         return None
 
 
-def _path_of_tables(request: Request) -> str:
-    """Return the path of the tables of the namespace that a request names, with the prefix and the escapes that the
-    client has used."""
-    parts = request.path.strip("/").split("/")
-    at = parts.index("namespaces") if parts[1] == "namespaces" else 2
-    return "/".join((*parts[: at + 2], "tables"))
+def delegation_of_staged(
+    catalog: Catalog, request: Request, name: TableName, table: Table
+) -> Delegation | None:
+    """Return `delegation` for a table whose creation is staged: the client writes files before the table exists."""
+    if not wanted(request):
+        return None
+    staged = Loaded(catalog.view(), name, table.location, table.properties)
+    return delegation(catalog, request, staged)
+
+
+def _path_of(catalog: Catalog, request: Request, loaded: Loaded) -> str:
+    """Return the path of a table, with the prefix and the escapes that the client has used.
+
+    Args:
+        request: loads the table, or creates or registers it in the namespace that its path names.
+    """
+    path = request.path.strip("/")
+    if "table" in request.params:
+        return path
+    above = path.rpartition("/")[0]
+    here = cast("Serving", request.session).catalog
+    state = "" if catalog.branch == here.branch else f"{STATE}{name_of_state(catalog)}"
+    return f"{above}/tables/{quote(f'{loaded.name.name}{state}', safe='')}"
 
 
 def _place(catalog: Catalog, request: Request, loaded: Loaded) -> Place:
@@ -152,8 +193,8 @@ def _place(catalog: Catalog, request: Request, loaded: Loaded) -> Place:
     """
     session = cast("Serving", request.session)
     assert session.storage is not None
-    rights, table = _rights(session, catalog, request, loaded), loaded.table
-    prefixes = prefixes_of(table.location, table.properties, table.unconfirmed)
+    rights = _rights(session, catalog, request, loaded)
+    prefixes = prefixes_of(loaded.location, loaded.properties, loaded.unconfirmed)
     _require_sole_owner(catalog, loaded, prefixes)
     effective = catalog.context.binding.of(catalog.newest(loaded.view.base))
     storage, role = session.storage.place_of(prefixes, effective.storage_role)
@@ -175,7 +216,7 @@ def _require_sole_owner(catalog: Catalog, loaded: Loaded, prefixes: Sequence[Pre
     states = [loaded.view, *(reading_state(one) for one in heads if one is not loaded.view.base)]
     for prefix in prefixes:
         place = segments(prefix.location)
-        if any(owner_of(state, place, but=loaded.table.entity_id) is not None for state in states):
+        if any(owner_of(state, place, but=loaded.entity_id) is not None for state in states):
             raise ForbiddenError(
                 f"no credentials are handed out for {prefix.location}, because it overlaps with the location of "
                 "another table or view"
@@ -187,6 +228,7 @@ def _rights(session: Serving, catalog: Catalog, request: Request, loaded: Loaded
 
     Raises:
         ForbiddenError: nothing.
+        NotFoundError: nothing with a table whose creation is staged, in a namespace that the caller may not see.
     """
     most: Rights = "read" if catalog.is_fixed else "write"
     rules = session.access.rules()
@@ -197,6 +239,9 @@ def _rights(session: Serving, catalog: Catalog, request: Request, loaded: Loaded
         raise ForbiddenError("the principal is not active")
     head, name = loaded.view.base, loaded.name
     permissions = Permissions(rules, subject, catalog, head, catalog.newest(head))
+    if not loaded.entity_id:  # the caller becomes the owner of the table
+        permissions.require("TABLE_CREATE", Named(name.namespace))
+        return most
     place = permissions.place(Named(name.namespace, name.name, TABLE))
     if most == "write" and permissions.may("TABLE_WRITE_DATA", place):
         return "write"
@@ -232,14 +277,18 @@ def _vended(request: Request, place: Place, path: str) -> Delegation:
     return Delegation(config, [{"prefix": common_beginning(place.prefixes), "config": config}])
 
 
-def _signer(path: str) -> dict[str, str]:
+def _signer(storage: Storage, path: str, loaded: Loaded) -> Delegation:
     """Return the properties by which clients find the route that signs requests: those of Iceberg's Java client, and
-    those of pyiceberg."""
-    return {
+    those of pyiceberg. For a table whose creation is staged, the requests to sign also name its location: newer clients
+    send properties, and others use the URL that they were given."""
+    query = "" if loaded.entity_id else f"?{LOCATION}={quote(loaded.location, safe='')}"
+    config = {
+        **_described(storage),
         "s3.remote-signing-enabled": "true",
-        "s3.signer.endpoint": f"{path}/sign",
+        "s3.signer.endpoint": f"{path}/sign{query}",
         "s3.signer": "S3V4RestSigner",
     }
+    return Delegation(config, signing={} if loaded.entity_id else {LOCATION: loaded.location})
 
 
 def _table(catalog: Catalog, request: Request) -> Loaded:
@@ -247,9 +296,26 @@ def _table(catalog: Catalog, request: Request) -> Loaded:
 
     def load() -> Loaded:
         view = catalog.view()
-        return Loaded(view, name, view.get(require(view, name, TABLE).content, Table))
+        return Loaded.of(view, name, view.get(require(view, name, TABLE).content, Table))
 
     return catalog.loading(load, request.principal)
+
+
+def _staged(catalog: Catalog, request: Request, location: str) -> Loaded:
+    """Return a table whose creation is staged. Nothing of it is stored, so the location is checked as if the table were
+    created there now.
+
+    Raises:
+        ForbiddenError: the caller may not create a table there.
+    """
+    catalog.require_present()
+    name = TableName(namespace_in(request.params["namespace"]), request.params["table"])
+    head = catalog.head()
+    view = catalog.view(head)
+    held = Holdings(frozenset((segments(location),)))
+    catalog.context.require_allowed(held.owned)
+    require_available(catalog.context, view, 0, Holdings(), held)
+    return Loaded(view, name, location)
 
 
 def _require_storage(request: Request) -> None:
@@ -282,7 +348,14 @@ def sign(catalog: Catalog, request: Request) -> Response:
         raise UnsupportedOperationError(
             f"this server signs only requests to S3, not to {asked.provider[:40]!r}"
         )
-    place = _place(catalog, request, _table(catalog, request))
+    try:
+        loaded = _table(catalog, request)
+    except NoSuchTableError:
+        location = request.query.get(LOCATION) or (asked.properties or {}).get(LOCATION)
+        if not location:
+            raise
+        loaded = _staged(catalog, request, location)
+    place = _place(catalog, request, loaded)
     storage = storage_of(request)
     assert storage is not None
     if not place.storage.remote_signing:
@@ -309,9 +382,10 @@ ROUTES = [
         f"{_TABLE}/sign",
         sign,
         body=messages.RemoteSignRequest,
+        query=(LOCATION,),
         needs=(
-            Need("TABLE_READ_DATA", On.TABLE, _READS),
-            Need("TABLE_WRITE_DATA", On.TABLE, _WRITES),
+            Need("TABLE_READ_DATA", On.TABLE_OR_NEW, _READS),
+            Need("TABLE_WRITE_DATA", On.TABLE_OR_NEW, _WRITES),
         ),
     ),
 ]

@@ -298,6 +298,8 @@ def _fulfilled(permissions: Permissions, need: Need, asked: Asked) -> None:
         permissions.require_base(privilege, base_of(catalog), f"branch {catalog.branch}")
     elif need.on is On.TABLE_ID:
         _require_id(permissions, privilege, asked.params["table"])
+    elif need.on is On.TABLE_OR_NEW:
+        _require_or_create(permissions, privilege, next(_named(On.TABLE, asked)))
     elif need.on is On.NEW_NAMESPACE:
         _require_above(permissions, privilege, asked)
     else:
@@ -320,6 +322,15 @@ def _require_id(permissions: Permissions, privilege: str, text: str) -> None:
             f"Table does not exist: the table with the id {entity:x} was dropped or never existed"
         )
     permissions.add(privilege, place, f"the table with the id {entity:x}")
+
+
+def _require_or_create(permissions: Permissions, privilege: str, named: Named) -> None:
+    """Check a need on a table that may not exist yet, because its creation is staged."""
+    place = permissions.place(named)
+    if place.exists or place.view is not None:
+        permissions.require(privilege, named)
+    elif not permissions.may("TABLE_CREATE", permissions.place(Named(named.namespace))):
+        raise named.missing()
 
 
 def _require_above(permissions: Permissions, privilege: str, asked: Asked) -> None:

@@ -60,6 +60,7 @@ from polaris_spark.rest.credential_routes import (
     Loaded,
     delegation,
     delegation_of_created,
+    delegation_of_staged,
     wanted,
 )
 from polaris_spark.rest.namespace_routes import PAGES, page
@@ -165,13 +166,13 @@ def create_table(catalog: Catalog, request: Request) -> Response:
     name = TableName(namespace_in(request.params["namespace"]), body.name)
     change = CreateTable(catalog.context, request.operation(), name, msgspec.to_builtins(body))
     if body.stage_create:
-        return _stage(catalog, change)
+        return _stage(catalog, change, request, name)
     stored = catalog.commit(change)
     given = delegation_of_created(catalog, request, name, stored.value)
     return response_after_commit(lambda: answer(catalog.reader, stored, mode, given))
 
 
-def _stage(catalog: Catalog, change: CreateTable) -> Response:
+def _stage(catalog: Catalog, change: CreateTable, request: Request, name: TableName) -> Response:
     """Return the response to a staged create, which contains the metadata that the table would have. Nothing is stored
     and no file is written.
 
@@ -189,7 +190,9 @@ def _stage(catalog: Catalog, change: CreateTable) -> Response:
     scratch.add_all(objects)
     _make_metadata_folder(catalog, table)
     metadata = render(table, scratch, snapshots="all").decode()
-    return json_response(f'{{"metadata":{metadata},"config":{{}}}}')
+    given = delegation_of_staged(catalog, request, name, table)
+    more = '"config":{}' if given is None else given.fields().decode()
+    return json_response(f'{{"metadata":{metadata},{more}}}')
 
 
 def _make_metadata_folder(catalog: Catalog, table: Table) -> None:
@@ -212,7 +215,7 @@ def load_table(catalog: Catalog, request: Request) -> Response:
         found = require(view, name, TABLE)
         tag, given = etag(found.content, mode), None
         if wanted(request):
-            given = delegation(catalog, request, Loaded(view, name, view.get(found.content, Table)))
+            given = delegation(catalog, request, Loaded.of(view, name, view.get(found.content, Table)))
         if given is None and _matches(known, tag):
             return NotModified.of(tag, view.base)
         return answer(view, StoredContent(found.content, view.get(found.content, Table)), mode, given)

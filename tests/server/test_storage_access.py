@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -353,6 +354,64 @@ def test_a_dropped_table_of_the_past_gives_no_access_to_its_successor(lake: Lake
         refusal = sign(root, f"before@{state}", "GET", uri)
         assert refusal.kind == (403, "ForbiddenException")
         assert "another table" in refusal.error["message"]
+
+
+def test_a_client_writes_files_of_a_table_before_it_exists(
+    lake: Lake, writer: Client, reader: Client, clerk: Client
+) -> None:
+    body = {**table_request("staged"), "stage-create": True}
+    answer = writer.ok("POST", tables("db"), body, headers=SIGNED)
+    location = answer["metadata"]["location"]
+    assert answer["remote-signing-config"] == {"properties": {"location": location}}
+    uri = f"{lake.s3.endpoint}/{location.removeprefix('s3://')}/data/f"
+    request = {"method": "PUT", "uri": uri, "region": "us-east-1", "headers": {}}
+    endpoint, _, query = answer["config"]["s3.signer.endpoint"].partition("?")
+    assert query == f"location={quote(location, safe='')}"
+    older = writer.send("POST", endpoint, request, query={"location": location})
+    assert send(lake, older, "PUT", b"x")[0] == 200
+    newer = {**request, "properties": {"location": location}}
+    assert send(lake, writer.send("POST", endpoint, newer), "PUT", b"y")[0] == 200
+    assert writer.send("POST", endpoint, request).kind == (404, "NoSuchTableException")
+    for other in (reader, clerk):
+        assert other.send("POST", endpoint, newer).kind == (404, "NoSuchTableException")
+    beyond = {**newer, "uri": uri.replace("/data/f", "x/data/f")}
+    assert writer.send("POST", endpoint, beyond).kind == (403, "ForbiddenException")
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        f"s3://{BUCKET}/wh/owned",
+        f"s3://{BUCKET}/wh/owned/data",
+        f"s3://{BUCKET}/wh",
+        f"s3://{BUCKET}/outside/t",
+        f"s3://{BUCKET}",
+        "s3://other/wh/t",
+        f"s3://{BUCKET}/wh/x/../owned",
+        f"s3://{BUCKET}/wh//new",
+        "file:///etc",
+        "x",
+    ],
+)
+def test_a_table_that_does_not_exist_gives_no_access_to_places_that_are_taken(
+    lake: Lake, writer: Client, root: Client, location: str
+) -> None:
+    if root.send("HEAD", table("owned")).status == 404:
+        root.create("owned", location=f"s3://{BUCKET}/wh/owned")
+    uri = f"{lake.s3.endpoint}/{location.partition('://')[2]}/f"
+    answer = sign(writer, "does-not-exist", "GET", uri, properties={"location": location})
+    assert answer.status in (400, 403, 406), answer
+
+
+def test_a_table_on_a_branch_is_signed_for_on_this_branch(lake: Lake, root: Client) -> None:
+    lake.call("create_branch", name="side")
+    made = root.ok("POST", tables("db"), table_request("only@side"), headers=SIGNED)
+    uri = f"{lake.s3.endpoint}/{made['metadata']['location'].removeprefix('s3://')}/f"
+    request = {"method": "GET", "uri": uri, "region": "us-east-1", "headers": {}}
+    loaded = root.ok("GET", table("only@side"), headers=SIGNED)
+    for one in (made, loaded):
+        assert root.send("POST", one["config"]["s3.signer.endpoint"], request).status == 200
+    assert sign(root, "only", "GET", uri).status == 404
 
 
 def run(lake: Lake, who: str, name: str, action: str) -> dict[str, Any]:
