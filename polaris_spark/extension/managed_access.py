@@ -46,6 +46,7 @@ from polaris_spark.extension.management_messages import (
     UpdateEntityRequest,
 )
 from polaris_spark.ids import id_time_ms
+from polaris_spark.index import Entry
 from polaris_spark.index.keys import decode_key
 from polaris_spark.jobs.access_calls import (
     Target,
@@ -365,7 +366,9 @@ def _target(call: Call, asked: GrantResource) -> Target:
 _KINDS = {"namespace": NAMESPACE, "table": TABLE, "view": VIEW}
 
 
-def _resource(entry_of: Callable[[bytes], object], securable: bytes, privilege: str) -> GrantResource | None:
+def _resource(
+    entry_of: Callable[[bytes], Entry | None], securable: bytes, privilege: str
+) -> GrantResource | None:
     """Return a grant as a message; None if the API has no form for it.
 
     Args:
