@@ -152,7 +152,7 @@ def session_of(request: Request) -> Session:
     found = session.derive(
         caller.principal, notes=request.notes, roles=caller.roles, is_verified=caller.is_verified
     )
-    found.valid_from = caller.valid_from
+    found.secret = caller.secret
     return found
 
 
