@@ -98,6 +98,7 @@ def _privileges() -> str:
         [_code(one.name), "; ".join(map(_need, one.needs))]
         for one in sorted(BUILT_IN, key=lambda one: one.name)
     ]
+    shown = [[_code(name), "; ".join(map(_need, view.shown))] for name, view in VIEWS.items()]
     return _page(
         "Privileges",
         "What callers need in a realm with [access control](../guides/access.md). A privilege on something holds for "
@@ -107,6 +108,9 @@ def _privileges() -> str:
         table(["request", "needs"], routes),
         "## Procedures",
         table(["procedure", "needs"], calls),
+        "## System views",
+        "What shows a row of a view. `CATALOG_READ_LOG` on the catalog, or on the realm, shows all rows.",
+        table(["view", "needs"], shown),
     )
 
 

@@ -30,7 +30,13 @@ from polaris_spark.clock import Clock
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
-from polaris_spark.errors import AlreadyExistsError, BadRequestError, ForbiddenError, NotFoundError
+from polaris_spark.errors import (
+    AlreadyExistsError,
+    BadRequestError,
+    CommitFailedError,
+    ForbiddenError,
+    NotFoundError,
+)
 from polaris_spark.index import Entry
 from polaris_spark.index.keys import subtree
 from polaris_spark.names import problem_of_part
@@ -144,14 +150,27 @@ class AlterRole(AccessChange[PrincipalRole | CatalogRole]):
     action = "alter-role"
 
     def __init__(
-        self, clock: Clock, operation: Operation, role: RoleName, properties: Mapping[str, str]
+        self,
+        clock: Clock,
+        operation: Operation,
+        role: RoleName,
+        properties: Mapping[str, str],
+        *,
+        expected: int | None = None,
     ) -> None:
+        """
+        Args:
+            expected: object id of the row that is changed; None for any. If the row has changed since, the change is
+                refused.
+        """
         super().__init__(clock, operation)
         self.role = role
         self.properties = checked_properties(properties)
+        self.expected = expected
 
     def apply(self, state: State, prepared: int) -> PrincipalRole | CatalogRole:
         before, row = find_role_row(state, self.role)
+        require_unchanged(str(self.role), before, self.expected)
         changed = msgspec.structs.replace(row, properties=self.properties)
         if changed == row:
             return row
@@ -244,6 +263,20 @@ class Assign(AccessChange[bool]):
 
     def repeat(self, state: State, entries: list[LogEntry]) -> bool:
         return True
+
+
+def require_unchanged(what: str, present: int, expected: int | None) -> None:
+    """Refuse to change a row that is not the expected one.
+
+    Args:
+        what: description of the principal or role.
+        present: object id of the row.
+        expected: object id of the expected row; None for any.
+    Raises:
+        CommitFailedError: the row is another one.
+    """
+    if expected not in (None, present):
+        raise CommitFailedError(f"{what} has been changed meanwhile; read it again")
 
 
 def check_new_name(name: str, what: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 
 class On(Enum):
@@ -46,6 +46,10 @@ class On(Enum):
         return self.value.strip()
 
 
+REFERENCED_BY: Final = "referenced-by"
+"""Parameter of the query in requests that load a table or view: the views through which it is read."""
+
+
 class Asked(NamedTuple):
     """The parts of a request from which needs are determined."""
 
@@ -71,6 +75,9 @@ class Need(NamedTuple):
     """The need applies only under this condition; None if always."""
     parameter: str = ""
     """For a procedure: name of the parameter that names the branch, namespace, table or view."""
+    through_views: bool = False
+    """Whether the need is also fulfilled if the caller reads the table or view through views that it may read
+    (`catalog.view_chains`)."""
     why: str = ""
     """Description of the requirement, if `on` is `OWN`."""
 

@@ -13,6 +13,7 @@ from polaris_spark.access.changes import (
     checked_properties,
     find_principal_row,
     require_other_administrator,
+    require_unchanged,
 )
 from polaris_spark.access.credentials import Credentials, hashed
 from polaris_spark.access.rows import ASSIGNMENTS, CLIENTS, PRINCIPALS, HashedSecret, Principal, principal_key
@@ -189,9 +190,12 @@ class AlterPrincipal(PrincipalChange):
         state: Literal["active", "revoked"] | None = None,
         expires: int | None = None,
         properties: Mapping[str, str] | None = None,
+        expected: int | None = None,
     ) -> None:
         """
         Args:
+            expected: object id of the row that is changed; None for any. If the row has changed since, the change is
+                refused.
             state: the new state; None to keep it.
             expires: time at which the principal expires, in milliseconds since 1970; 0 for never.
             properties: the properties that replace all present ones; None to keep the present ones.
@@ -200,9 +204,11 @@ class AlterPrincipal(PrincipalChange):
         self.state = state
         self.expires = expires
         self.properties = None if properties is None else checked_properties(properties)
+        self.expected = expected
 
     def apply(self, state: State, prepared: int) -> Principal:
         before, row = self.find(state)
+        require_unchanged(f"principal {self.name!r}", before, self.expected)
         if self.state == "revoked" or self.expires:
             require_other_administrator(state, prepared, without=row.entity_id)
         changed = msgspec.structs.replace(

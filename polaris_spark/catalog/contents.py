@@ -265,6 +265,8 @@ class ContentChange(CatalogChange[P, StoredContent[C]], Generic[P, C]):
             away = locations.still_named(value.unconfirmed, value.location, value.properties)
         if away != value.unconfirmed:
             value = msgspec.structs.replace(value, unconfirmed=away)
+        if isinstance(value, View):
+            value = msgspec.structs.replace(value, definer=self._definer(state, before, value))
         state.add_all(objects)
         content = state.add(value)
         if existing_file is None and (effective.metadata_files or is_storage):
@@ -286,6 +288,16 @@ class ContentChange(CatalogChange[P, StoredContent[C]], Generic[P, C]):
         summary = {**self.said, **summary}
         self.record(state, prepared.now, entity_id, key, before=before_id, after=content, summary=summary)
         return StoredContent(content, value)
+
+    def _definer(self, state: State, before: object, after: View) -> str:
+        """Return the principal that made the current version of a view; an empty string if it is not known.
+
+        Args:
+            before: the row of the view before the change, if it is one.
+        """
+        if isinstance(before, View) and _current_piece(before) == _current_piece(after):
+            return before.definer
+        return self.operation.principal if self.context.has_owners and state.allows(View) else ""
 
     def _store_view(
         self, state: State, draft: TableDraft, where: str, prepared: Prepared, effective: EffectiveProperties
@@ -522,3 +534,8 @@ class Rename(TimedChange[None]):
 
     def repeat(self, state: State, entries: list[LogEntry]) -> None:
         return None
+
+
+def _current_piece(view: View) -> int | None:
+    """Return the object id of the current version of a view."""
+    return next((one.piece for one in view.versions if one.id == view.current_version_id), None)

@@ -117,6 +117,21 @@ def named_sources(
     return tables, views
 
 
+def names_in(state: State, catalog: str, query: ViewQuery) -> Iterator[TableName]:
+    """Yield the names of tables and views of this catalog that a query names directly, whether or not they exist. A
+    name whose first part could be another catalog of the engine means a namespace of this catalog.
+
+    Args:
+        catalog: name of this catalog.
+    Raises:
+        BadRequestError: the query cannot be parsed.
+    """
+    pinning = _Pinning(state, catalog, None, None)
+    for reference in references_of(query.sql):
+        state.check_time()
+        yield from pinning.names(reference.parts, query)
+
+
 def recursion(state: State, catalog: str, view: TableName) -> str:
     """Return through which views a view reads itself, such as `view db.a reads itself: db.a reads db.b reads db.a`; an
     empty string if it does not. A view can come to read itself when a view below it is replaced.

@@ -11,7 +11,14 @@ from __future__ import annotations
 from typing import Any
 
 from polaris_spark.clock import Clock
-from polaris_spark.extension import changes, management, materialized_views, procedures, views
+from polaris_spark.extension import (
+    changes,
+    management,
+    management_access,
+    materialized_views,
+    procedures,
+    views,
+)
 from polaris_spark.rest import opening
 from polaris_spark.rest.config import ROUTES
 from polaris_spark.rest.router import Router
@@ -25,6 +32,7 @@ ROUTER = Router(
         *materialized_views.ROUTES,
         *changes.ROUTES,
         *management.ROUTES,
+        *management_access.ROUTES,
     ]
 )
 """All routes: the routes of the Iceberg protocol and the routes of the extension."""

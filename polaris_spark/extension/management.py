@@ -143,14 +143,21 @@ def drop_managed_catalog(_: Catalog, request: Request) -> Response:
     return NO_CONTENT
 
 
-def _catalogs(request: Request) -> RealmCatalogs:
+def session_of(request: Request) -> Session:
+    """Return a session of the caller, whose changes have the notes of the request."""
     session, caller = request.session, request.caller
     assert isinstance(session, Session)  # every transport with these routes passes a session
     if caller.is_local:
-        return session.derive(notes=request.notes).catalogs
-    return session.derive(
+        return session.derive(notes=request.notes)
+    found = session.derive(
         caller.principal, notes=request.notes, roles=caller.roles, is_verified=caller.is_verified
-    ).catalogs
+    )
+    found.secret = caller.secret
+    return found
+
+
+def _catalogs(request: Request) -> RealmCatalogs:
+    return session_of(request).catalogs
 
 
 def _given(properties: dict[str, str], storage: StorageConfigInfo | None, warehouse: str) -> dict[str, str]:
@@ -189,8 +196,16 @@ def _described(found: StoredCatalog) -> ManagedCatalog:
 
 
 def _version(found: StoredCatalog) -> int:
-    """Return a number of 31 bits that is different after each change of the catalog, because clients use 32 bits."""
-    digest = hashlib.sha256(found.pointer.to_bytes(8, "big")).digest()
+    return version_of(found.pointer)
+
+
+def version_of(pointer: int) -> int:
+    """Return a number of 31 bits that is different after each change of an entity, because clients use 32 bits.
+
+    Args:
+        pointer: object id of the present row of the entity.
+    """
+    digest = hashlib.sha256(pointer.to_bytes(8, "big")).digest()
     return int.from_bytes(digest[:4], "big") >> 1
 
 

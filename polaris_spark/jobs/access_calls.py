@@ -96,7 +96,16 @@ def _named_target(permissions: Permissions, kind: str, text: str) -> Target:
         permissions.head, permissions.catalog.name, "namespace" if is_namespace else "table", text
     )
     byte = {"namespace": b"n", "table": b"t", "view": b"v"}[kind]
-    named = Named(levels) if is_namespace else Named(levels[:-1], levels[-1], byte)
+    return entity_target(permissions, Named(levels) if is_namespace else Named(levels[:-1], levels[-1], byte))
+
+
+def entity_target(permissions: Permissions, named: Named) -> Target:
+    """Return the securable of a namespace, table or view. A name that the caller may not see, and not manage either, is
+    treated like one that does not exist.
+
+    Raises:
+        NotFoundError: there is no such namespace, table or view.
+    """
     place = permissions.place(named)
     manages = permissions.may("CATALOG_MANAGE_ACCESS", place)
     if not place.exists or not (manages or permissions.sees(named, place)):
@@ -323,7 +332,7 @@ def _replace_credentials(call: Call, arguments: Arguments, *, is_reset: bool) ->
         raise ForbiddenError(
             "a principal rotates only its own credentials; use reset_credentials for another one"
         )
-    row = _principal(permissions, name)
+    row = principal_of(permissions, name)
     credentials = Credentials.new(row.client_id)
     keep = arguments.get("keep_old", "0 s")
     changed(
@@ -355,7 +364,7 @@ def rotate(call: Call, arguments: Arguments) -> Rows:
 
 
 def reset(call: Call, arguments: Arguments) -> Rows:
-    _protect_administrators(call, arguments["name"])
+    protect_administrators(call, arguments["name"])
     return _replace_credentials(call, arguments, is_reset=True)
 
 
@@ -366,14 +375,14 @@ def revoke_tokens(call: Call, _: Arguments) -> Rows:
     return [(changed(call, RevokeTokens),)]
 
 
-def _principal(permissions: Permissions, name: str) -> Principal:
+def principal_of(permissions: Permissions, name: str) -> Principal:
     found = permissions.rules.principals.get(name)
     if found is None or found.state == "dropped":
         raise NotFoundError(f"there is no principal {name!r}")
     return found
 
 
-def _protect_administrators(call: Call, name: str) -> None:
+def protect_administrators(call: Call, name: str) -> None:
     """Raise an error if the caller is not an administrator and wants to change one: it could otherwise log in as that
     administrator.
 
@@ -381,14 +390,14 @@ def _protect_administrators(call: Call, name: str) -> None:
         ForbiddenError: a role of the principal may manage access of the realm, and the caller may not.
     """
     permissions = permissions_of(call)
-    if permissions.rules.may_ever(_principal(permissions, name), "SERVICE_MANAGE_ACCESS", securables.REALM):
+    if permissions.rules.may_ever(principal_of(permissions, name), "SERVICE_MANAGE_ACCESS", securables.REALM):
         permissions.require_base("SERVICE_MANAGE_ACCESS", (securables.REALM,), "the realm")
 
 
 def drop_principal(call: Call, arguments: Arguments) -> Rows:
     from polaris_spark.access.principal_changes import DropPrincipal
 
-    _protect_administrators(call, arguments["name"])
+    protect_administrators(call, arguments["name"])
     changed(call, DropPrincipal, arguments["name"])
     return [(arguments["name"], "dropped")]
 
@@ -399,7 +408,7 @@ def alter_principal(call: Call, arguments: Arguments) -> Rows:
     state, lifetime = arguments.get("state"), arguments.get("expires_after")
     if state not in (None, "active", "revoked"):
         raise InputError(f"state is {state!r}; it must be 'active' or 'revoked'")
-    _protect_administrators(call, arguments["name"])
+    protect_administrators(call, arguments["name"])
     now = call.session.connection.clock.now_ms()
     row = changed(
         call,
@@ -427,7 +436,7 @@ def create_role(call: Call, arguments: Arguments) -> Rows:
     from polaris_spark.access.changes import CreateRole
 
     role = role_of(call, arguments["name"])
-    _require_roles(call, role, "PRINCIPAL_ROLE_CREATE")
+    require_roles(call, role, "PRINCIPAL_ROLE_CREATE")
     changed(
         call, CreateRole, role, arguments.get("properties"), if_missing=arguments.get("if_not_exists", False)
     )
@@ -438,12 +447,12 @@ def drop_role(call: Call, arguments: Arguments) -> Rows:
     from polaris_spark.access.changes import DropRole
 
     role = role_of(call, arguments["name"])
-    _require_roles(call, role, "PRINCIPAL_ROLE_DROP")
+    require_roles(call, role, "PRINCIPAL_ROLE_DROP")
     changed(call, DropRole, role)
     return [(str(role),)]
 
 
-def _require_roles(call: Call, role: RoleName, privilege: str) -> None:
+def require_roles(call: Call, role: RoleName, privilege: str) -> None:
     """Check that the caller may change a role. A principal role needs `privilege` on the realm; a catalog role needs
     `CATALOG_MANAGE_ACCESS` on its catalog."""
     permissions = permissions_of(call)
@@ -458,7 +467,7 @@ def assign(call: Call, arguments: Arguments, *, revoke: bool = False) -> Rows:
     from polaris_spark.access.changes import Assign
 
     role, holder = role_of(call, arguments["role"]), arguments["holder"]
-    _require_roles(call, role, "SERVICE_MANAGE_ACCESS")
+    require_roles(call, role, "SERVICE_MANAGE_ACCESS")
     of = {"principal": holder} if role.catalog is None else {"principal_role": holder}
     done = changed(call, Assign, role, revoke=revoke, **of)
     return [(str(role), holder, done)]
@@ -497,7 +506,7 @@ def set_owner(call: Call, arguments: Arguments) -> Rows:
 
     target, owner = target_of(call, arguments), arguments["owner"]
     require_managing(target)
-    _principal(target.permissions, owner)
+    principal_of(target.permissions, owner)
     if target.named is None:
         changed(call, SetOwner, target.securable, owner, target.described)
     else:

@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from polaris_spark.access import securables
-from polaris_spark.access.needs import Asked, Need, Needs, On
+from polaris_spark.access.needs import REFERENCED_BY, Asked, Need, Needs, On
 from polaris_spark.access.places import Place, base_of, owners_of, paths_to, place_of, place_of_id
 from polaris_spark.access.privileges import SEES_NAMESPACE, SEES_TABLE, SEES_VIEW
 from polaris_spark.access.rules import Rules, Subject
 from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.entities import NamespaceName, namespace_in, parent_in
+from polaris_spark.catalog.entities import NamespaceName, TableName, namespace_in, parent_in
 from polaris_spark.catalog.rows import IDS, NAMESPACE, TABLE, VIEW, CatalogRow, id_bytes
 from polaris_spark.catalog.transactions import Needed, Transaction, note_needs
+from polaris_spark.catalog.view_chains import definer_of, refused, views_in
 from polaris_spark.commits.state import CommitReader, reading_state
 from polaris_spark.errors import (
     BadRequestError,
@@ -26,11 +27,12 @@ from polaris_spark.errors import (
     NoSuchNamespaceError,
     NoSuchTableError,
     NoSuchViewError,
+    NotAuthorizedError,
     NotFoundError,
     PolarisError,
 )
 from polaris_spark.index.keys import decode_key
-from polaris_spark.names import is_transaction
+from polaris_spark.names import MAIN, is_transaction
 from polaris_spark.rest.messages import decode
 
 NOTHING_ASKED = Asked({}, {}, None)
@@ -275,6 +277,51 @@ def check(
     return filter
 
 
+def require_through(permissions: Permissions, privilege: str, named: Named, text: str) -> None:
+    """Refuse to load a table or view, unless the principal has the privilege on it, or reads it through views
+    (`catalog.view_chains`).
+
+    Args:
+        privilege: the privilege that is needed without views.
+        text: value of the parameter `referenced-by`.
+    Raises:
+        BadRequestError: `text` is not a chain of views.
+        ForbiddenError: the chain does not allow the request. The message says why, but not whether the table or view
+            exists.
+        NotFoundError: the principal may not load the outermost view. The answer is that without a chain.
+    """
+    place = permissions.place(named)
+    if permissions.may(privilege, place):
+        return
+    views, catalog = views_in(text), permissions.catalog
+    if not permissions.may("VIEW_READ_PROPERTIES", permissions.place(Named(*views[0], VIEW))):
+        raise permissions.refusal(privilege, named, place)
+    if catalog.branch != MAIN or catalog.is_fixed:
+        raise refused(views[0], f"only the newest state of the branch {MAIN} is read through views")
+    state = reading_state(permissions.head)
+    chain = [Named(*view, VIEW) for view in views[1:]] + [named]
+    for view, following in zip(views, chain, strict=True):
+        definer = definer_of(state, catalog.name, view, TableName(following.namespace, following.name))
+        needed = "TABLE_READ_DATA" if following.kind == TABLE else "VIEW_READ_PROPERTIES"
+        if not _may_as(permissions, definer, needed, following):
+            raise refused(
+                view,
+                f"{following} does not exist, or {definer!r}, who made the current version of the view, lacks the "
+                f"privilege {needed} on it",
+            )
+
+
+def _may_as(permissions: Permissions, definer: str, privilege: str, named: Named) -> bool:
+    """Whether another principal holds a privilege on a table or view that exists."""
+    try:
+        subject = permissions.rules.subject(definer, permissions.catalog.context.clock.now_ms())
+    except NotAuthorizedError:
+        return False
+    other = Permissions(permissions.rules, subject, permissions.catalog, permissions.head, permissions.newest)
+    place = permissions.place(named)
+    return place.exists and other.may(privilege, place)
+
+
 def _check_each(permissions: Permissions, need: Need, asked: Asked) -> None:
     """Check a need for each change of a table in the body of a transaction."""
     for change in asked.body.table_changes:
@@ -304,7 +351,10 @@ def _fulfilled(permissions: Permissions, need: Need, asked: Asked) -> None:
         _require_above(permissions, privilege, asked)
     else:
         for named in _named(need.on, asked):
-            permissions.require(privilege, named)
+            if need.through_views and REFERENCED_BY in asked.query:
+                require_through(permissions, privilege, named, asked.query[REFERENCED_BY])
+            else:
+                permissions.require(privilege, named)
 
 
 def _require_id(permissions: Permissions, privilege: str, text: str) -> None:

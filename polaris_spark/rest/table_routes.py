@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from polaris_spark.access.needs import Asked, Need, Needs, On, When
+from polaris_spark.access.needs import REFERENCED_BY, Asked, Need, Needs, On, When
 from polaris_spark.access.privileges import SEES_TABLE
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.contents import (
@@ -473,8 +473,8 @@ ROUTES = [
         "GET",
         "namespaces/{namespace}/tables/{table}",
         load_table,
-        query=("snapshots",),
-        needs=(Need("TABLE_READ_PROPERTIES", On.TABLE),),
+        query=("snapshots", REFERENCED_BY),
+        needs=(Need("TABLE_READ_PROPERTIES", On.TABLE, through_views=True),),
     ),
     Route(
         "POST",

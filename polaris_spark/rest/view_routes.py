@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from polaris_spark.access.needs import Need, On
+from polaris_spark.access.needs import REFERENCED_BY, Need, On
 from polaris_spark.access.privileges import SEES_VIEW
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.contents import DropContent, StoredContent
@@ -142,7 +142,13 @@ ROUTES = [
         body=messages.RenameRequest,
         needs=(Need("VIEW_DROP", On.NAMED_VIEW), Need("VIEW_CREATE", On.DESTINATION)),
     ),
-    Route("GET", _VIEW, load_view, needs=(Need("VIEW_READ_PROPERTIES", On.VIEW),)),
+    Route(
+        "GET",
+        _VIEW,
+        load_view,
+        query=(REFERENCED_BY,),
+        needs=(Need("VIEW_READ_PROPERTIES", On.VIEW, through_views=True),),
+    ),
     Route(
         "POST",
         _VIEW,

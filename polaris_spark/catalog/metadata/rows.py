@@ -198,7 +198,7 @@ EMPTY_TABLE = Table(
 """Initial values of a new table."""
 
 
-@object_type("view", revision=2, appended=(("unconfirmed",),))
+@object_type("view", revision=3, appended=(("unconfirmed",), ("definer",)))
 class View(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     """The row of an Iceberg view. Its fields are named like those of the view specification."""
 
@@ -216,6 +216,9 @@ class View(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True)
     unconfirmed: tuple[str, ...] = ()
     """Locations in the imported metadata that the view does not own (`catalog.ownership`), such as locations outside
     the folder of its metadata file."""
+    definer: str = ""
+    """Principal that made the current version, in a realm with access control. Whoever may read the view reads through
+    it what this principal may read (`catalog.view_chains`). Empty if it is not known."""
 
 
 EMPTY_VIEW = View(
