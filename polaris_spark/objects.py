@@ -202,6 +202,8 @@ BUILT_IN: Final = {
     "partition-statistics": "polaris_spark.catalog.metadata.rows",
     "principal": "polaris_spark.access.rows",
     "principal-role": "polaris_spark.access.rows",
+    "queued-task": "polaris_spark.maintenance.queue.rows",
+    "run": "polaris_spark.maintenance.queue.rows",
     "schema": "polaris_spark.catalog.metadata.rows",
     "snapshot": "polaris_spark.catalog.metadata.rows",
     "sort-order": "polaris_spark.catalog.metadata.rows",

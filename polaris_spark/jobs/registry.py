@@ -37,6 +37,7 @@ from polaris_spark.jobs import (
 )
 from polaris_spark.jobs.materialized_views import alter, create, drop, explain, refresh, show, stale
 from polaris_spark.jobs.procedure import Call, Procedure, Watch
+from polaris_spark.jobs.queue import history, tasks
 
 if TYPE_CHECKING:
     from polaris_spark.rest.session import Session
@@ -93,6 +94,14 @@ BUILT_IN = (
     purge_dropped.PROCEDURE,
     remove_orphans.PROCEDURE,
     set_catalog_properties.PROCEDURE,
+    history.SHOW_RUNS,
+    tasks.ADD_SCHEDULE,
+    tasks.DROP_SCHEDULE,
+    tasks.SHOW_SCHEDULES,
+    tasks.ENQUEUE,
+    tasks.SHOW_QUEUE,
+    tasks.RETRY_TASK,
+    tasks.DROP_TASK,
     staging.STAGE,
     staging.COMMIT_STAGED,
     storage_summary.PROCEDURE,
