@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
@@ -113,6 +114,12 @@ MetadataFiles = Annotated[
         show_default=False,
     ),
 ]
+Work = Annotated[
+    bool, typer.Option("--work", help="Also run the schedules and tasks of the realm that are due.")
+]
+Concurrency = Annotated[
+    int, typer.Option(min=1, max=64, help="Maximum number of simultaneous runs of --work.")
+]
 
 
 def serve(
@@ -149,18 +156,21 @@ def serve(
         typer.Option(help="Maximum number of connections from one IPv4 address or IPv6 network of 64 bits."),
     ] = 250,
     metadata_files: MetadataFiles = None,
+    work: Work = False,
+    concurrency: Concurrency = 2,
     property: Property = None,
     password: Password = None,
 ) -> None:
     """Serve the catalogs of a realm to clients of the Iceberg REST protocol."""
     from polaris_spark.catalog.locations import segments
     from polaris_spark.cli.stores import properties_of
+    from polaris_spark.cli.work import ServingWorker
     from polaris_spark.extension import ROUTER
     from polaris_spark.rest.session import open_session, principal_of
     from polaris_spark.store.cache import collect_seldom
 
     server = _server()
-    _log_to_standard_error()
+    log_to_standard_error()
     if login_log is not None:
         _log_logins(login_log)
     options = {"warehouse": warehouse, "principal": principal, "metadata-files": metadata_files}
@@ -189,7 +199,8 @@ def serve(
     collect_seldom()
     session = open_session(properties, SystemClock(), ROUTER)
     served = server.ServedCatalogs(session, allowed=allowed, follow_links=follow_links)
-    server.serve(served, endpoint, _announce)
+    with ServingWorker(properties, concurrency, allowed) if work else nullcontext():
+        server.serve(served, endpoint, _announce)
 
 
 def _server() -> ModuleType:
@@ -244,7 +255,8 @@ class _OneLine(logging.Formatter):
         return plain(super().formatMessage(record))
 
 
-def _log_to_standard_error() -> None:
+def log_to_standard_error() -> None:
+    """Log warnings to standard error, one line each."""
     from polaris_spark.cli.bounded_log import BoundedHandler
 
     handler = BoundedHandler(sys.stderr)

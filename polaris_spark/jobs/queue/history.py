@@ -107,12 +107,13 @@ def record_run(
 
 
 def statistics_of(columns: Sequence[Column], rows: Sequence[tuple[Any, ...]]) -> dict[str, int]:
-    """Return the number of rows of a result, and the sum of each column of whole numbers."""
+    """Return the number of rows of a result, and the sum of each column of whole numbers unless it is 0."""
     found = {"rows": len(rows)}
     for index, column in enumerate(columns):
         if column.type in ("INT", "BIGINT"):
             total = sum(row[index] or 0 for row in rows)
-            found[column.name] = max(-(2**63), min(total, 2**63 - 1))
+            if total:
+                found[column.name] = max(-(2**63), min(total, 2**63 - 1))
     return found
 
 

@@ -129,17 +129,23 @@ class Worker:
                 stop.wait(poll_seconds)
         self.stop()
 
-    def run_due(self) -> int:
-        """Run everything that is due now, wait for its end, and return the number of runs."""
-        begun = 0
-        while True:
+    def run_due(self, stop: threading.Event | None = None) -> int:
+        """Run everything that is due now, wait for its end, and return the number of runs.
+
+        Args:
+            stop: ends this early when it is set.
+        """
+        stop, begun = stop or threading.Event(), 0
+        while not stop.is_set():
             futures: list[Future[None]] = []
-            while self._begin_due(self._stopped, futures):
+            while self._begin_due(stop, futures):
                 continue
             if not futures:
-                return begun
+                break
             begun += len(futures)
-            wait(futures)
+            while wait(futures, _SLOT_SECONDS).not_done and not stop.is_set():
+                continue
+        return begun
 
     def stop(self) -> None:
         """Cancel all runs, wait for their end for at most `CLOSING_SECONDS`, and give back their leases."""
