@@ -200,6 +200,7 @@ BUILT_IN: Final = {
     "namespace": "polaris_spark.catalog.rows",
     "partition-spec": "polaris_spark.catalog.metadata.rows",
     "partition-statistics": "polaris_spark.catalog.metadata.rows",
+    "policy": "polaris_spark.maintenance.policies.rows",
     "principal": "polaris_spark.access.rows",
     "principal-role": "polaris_spark.access.rows",
     "queued-task": "polaris_spark.maintenance.queue.rows",

@@ -26,7 +26,9 @@ Concurrency = Annotated[
 ]
 Lease = Annotated[
     str,
-    typer.Option(help="Time after which, plus one minute, another worker takes over the tasks of a dead one."),
+    typer.Option(
+        help="Time after which, plus one minute, another worker takes over the tasks of a dead one."
+    ),
 ]
 
 
@@ -103,9 +105,7 @@ class ServingWorker:
 
         self._session = open_session(self._properties, SystemClock(), ROUTER)
         try:
-            worker: Worker = Worker(
-                self._session, concurrency=self._concurrency, restrict=self._restricted
-            )
+            worker: Worker = Worker(self._session, concurrency=self._concurrency, restrict=self._restricted)
         except BaseException:
             self._session.close()
             raise

@@ -43,7 +43,9 @@ def clock() -> ManualClock:
 @pytest.fixture
 def session(tmp_path: Path, clock: ManualClock) -> Iterator[Session]:
     store = f"memory:{uuid.uuid4()}"
-    with polaris_spark.connect(store=store, warehouse=str(tmp_path / "w"), principal="ann", clock=clock) as opened:
+    with polaris_spark.connect(
+        store=store, warehouse=str(tmp_path / "w"), principal="ann", clock=clock
+    ) as opened:
         yield opened
 
 

@@ -50,7 +50,9 @@ def new_task(
 
     procedure, session = find(arguments["procedure"]), call.session
     if procedure.needs_spark or procedure.by_sql or procedure.name in _IN_SESSIONS:
-        what = "needs Spark" if procedure.name not in _IN_SESSIONS else "changes only the session that calls it"
+        what = (
+            "needs Spark" if procedure.name not in _IN_SESSIONS else "changes only the session that calls it"
+        )
         raise InputError(f"{procedure.name} {what}, so a worker cannot run it")
     if call.over_http and not procedure.over_http:
         raise ForbiddenError(
@@ -112,7 +114,7 @@ def _add_schedule(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[An
     session = call.session
     replace = arguments.get("replace", False)
     added = _commit(call, AddTask(session.connection.clock, session.operation(), task, replace=replace))
-    return [_schedule_row(added, 0)]
+    return [_schedule_row(added)]
 
 
 def _drop_schedule(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -131,10 +133,11 @@ def _drop_schedule(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[A
     return [(name, True)]
 
 
-def _show_schedules(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    now = call.session.connection.clock.now_ms()
-    found = sorted(_tasks(call, "schedule", "policy"), key=lambda task: (task.origin != "schedule", task.name))
-    return [_schedule_row(task, now) for task in found]
+def _show_schedules(call: Call, _: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    found = sorted(
+        _tasks(call, "schedule", "policy"), key=lambda task: (task.origin != "schedule", task.name)
+    )
+    return [_schedule_row(task) for task in found]
 
 
 def _enqueue(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -145,26 +148,25 @@ def _enqueue(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ..
     due = session.connection.clock.now_ms() + delay if delay else 0
     task = new_task(call, arguments, origin="task", name="", timing=ONCE, due_ms=due)
     added = _commit(call, AddTask(session.connection.clock, session.operation(), task))
-    return [_task_row(added, 0)]
+    return [_task_row(added)]
 
 
-def _show_tasks(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    now = call.session.connection.clock.now_ms()
-    return [_task_row(task, now) for task in _tasks(call, "task")]
+def _show_tasks(call: Call, _: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+    return [_task_row(task) for task in _tasks(call, "task")]
 
 
 def _retry_task(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.maintenance.queue.changes import RetryTask
 
     session, id = call.session, _id(call, arguments)
-    return [_task_row(_commit(call, RetryTask(session.connection.clock, session.operation(), id)), 0)]
+    return [_task_row(_commit(call, RetryTask(session.connection.clock, session.operation(), id)))]
 
 
 def _drop_task(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.maintenance.queue.changes import DropTask
 
     session, id = call.session, _id(call, arguments)
-    return [_task_row(_commit(call, DropTask(session.connection.clock, session.operation(), id)), 0)]
+    return [_task_row(_commit(call, DropTask(session.connection.clock, session.operation(), id)))]
 
 
 def _id(call: Call, arguments: Mapping[str, Any]) -> int:
@@ -189,7 +191,7 @@ def state_of(task: QueuedTask) -> str:
     return "failed" if task.has_failed else "waiting" if task.lease is None else "running"
 
 
-def _schedule_row(task: QueuedTask, now_ms: int) -> tuple[Any, ...]:
+def _schedule_row(task: QueuedTask) -> tuple[Any, ...]:
     from polaris_spark.jobs.queue.values import time_of
 
     timing = task.timing
@@ -207,7 +209,7 @@ def _schedule_row(task: QueuedTask, now_ms: int) -> tuple[Any, ...]:
     )
 
 
-def _task_row(task: QueuedTask, now_ms: int) -> tuple[Any, ...]:
+def _task_row(task: QueuedTask) -> tuple[Any, ...]:
     from polaris_spark.jobs.queue.values import time_of
 
     return (

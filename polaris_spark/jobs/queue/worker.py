@@ -28,13 +28,17 @@ from polaris_spark.errors import (
     TryAgainError,
 )
 from polaris_spark.jobs.procedure import Call
-from polaris_spark.jobs.queue.history import kept_ms, statistics_of
+from polaris_spark.jobs.queue.history import commit_queue, kept_ms, statistics_of
+from polaris_spark.jobs.queue.policies import tasks_of_policies
 from polaris_spark.jobs.queue.values import from_json
+from polaris_spark.maintenance.policies.applicable import policies_state
+from polaris_spark.maintenance.policies.rows import policies_reference
 from polaris_spark.maintenance.queue.changes import (
     LEASE_MS,
     MAX_ERROR,
     Claim,
     Finish,
+    FollowPolicies,
     GiveBack,
     QueueChange,
     Renew,
@@ -111,6 +115,8 @@ class Worker:
         self._opening = threading.Lock()
         self._guard = threading.Lock()
         self._running: dict[bytes, _Running] = {}
+        self._followed: dict[int, int] = {}
+        """For each catalog: the commit of its policies whose tasks are in the queue."""
         self._is_stopping = False
         self._stopped = threading.Event()
         self._renewing = threading.Thread(target=self._keep, name="polaris-worker-renews", daemon=True)
@@ -172,7 +178,7 @@ class Worker:
         references, found = self._session.catalog.references, False
         live = {one.name for one in references.listed() if one.registration.state == "live"}
         for row in list_catalogs(references):
-            if queue_reference(row) not in live:
+            if queue_reference(row) not in live and policies_reference(row) not in live:
                 continue
             while not self._slots.acquire(timeout=_SLOT_SECONDS):
                 if stop.is_set():
@@ -193,6 +199,7 @@ class Worker:
         """Claim a task of a catalog, and begin to run it. The caller has acquired a slot."""
         try:
             session = self._of(row, MAIN)
+            self._follow_policies(session)
             task = self._claimed(session, new_version())
         except (ReferenceGoneError, NotFoundError, ForbiddenError) as error:
             log.warning("the worker skips catalog %r: %s", row.name, error)
@@ -203,6 +210,17 @@ class Worker:
         with self._guard:
             self._running[task.lease.run] = running
         return self._threads.submit(self._execute, running)
+
+    def _follow_policies(self, session: Session) -> None:
+        """Let the queue of a catalog have the tasks that its policies require, if these have changed since the last
+        call."""
+        catalog = session.catalog
+        state = policies_state(catalog)
+        commit = 0 if state is None else state.base.head.commit
+        if self._followed.get(catalog.row.entity_id, 0) != commit:
+            change = FollowPolicies(self._clock, _operation(session), tasks_of_policies(catalog))
+            commit_queue(catalog, change)
+            self._followed[catalog.row.entity_id] = commit
 
     def _claimed(self, session: Session, run: bytes) -> QueuedTask | None:
         clock, operation = self._clock, _operation(session)

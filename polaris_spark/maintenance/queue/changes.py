@@ -79,7 +79,9 @@ class AddTask(QueueChange[QueuedTask]):
         BadRequestError: there are too many tasks.
     """
 
-    def __init__(self, clock: Clock, operation: Operation, task: QueuedTask, *, replace: bool = False) -> None:
+    def __init__(
+        self, clock: Clock, operation: Operation, task: QueuedTask, *, replace: bool = False
+    ) -> None:
         """
         Args:
             task: the task. Its id is ignored. If its `due_ms` is 0, a schedule is first due after its interval or at
@@ -236,7 +238,9 @@ class Renew(QueueChange[set[bytes]]):
 class GiveBack(QueueChange[None]):
     """Give back the lease of a task whose run did not begin or was interrupted. The attempt does not count."""
 
-    def __init__(self, clock: Clock, operation: Operation, id: int, run: bytes, *, wait: bool = False) -> None:
+    def __init__(
+        self, clock: Clock, operation: Operation, id: int, run: bytes, *, wait: bool = False
+    ) -> None:
         """
         Args:
             wait: whether the next attempt waits, because something else must end first.
@@ -367,7 +371,9 @@ def require_single(state: State, id: int) -> QueuedTask:
     """
     task = find_task(state, id)
     if task.origin != "task":
-        raise NotFoundError(f"there is no task {id:x} in the queue: it belongs to {task.origin} {task.name!r}")
+        raise NotFoundError(
+            f"there is no task {id:x} in the queue: it belongs to {task.origin} {task.name!r}"
+        )
     return task
 
 

@@ -3,13 +3,13 @@
 | index | key | pointer | value |
 | --- | --- | --- | --- |
 | `tasks` | id of a task (8 bytes) | `QueuedTask` | its key in `due` |
-| `due` | time in milliseconds since 1970 (8 bytes), id of a task (8 bytes) | | empty |
+| `due` | time (8 bytes), id of a task (8 bytes) | | empty |
 | `schedules` | name of a schedule, in UTF-8 | | id of its task |
-| `runs` | time of the end in milliseconds since 1970 (8 bytes), id (8 bytes) | `RunRecord` | number of the run (8 bytes) |
+| `runs` | time of the end (8 bytes), id (8 bytes) | `RunRecord` | number of the run (8 bytes) |
 | `counts` | `tasks` | | number of tasks (8 bytes) |
 
-The time in `due` is the time from which on a worker may do something with the task: run it; or, if a worker holds its
-lease, take it over; or, if it has failed, forget it.
+Times are milliseconds since 1970. The time in `due` is the time from which on a worker may do something with the task:
+run it; or, if a worker holds its lease, take it over; or, if it has failed, forget it.
 """
 
 from __future__ import annotations

@@ -43,9 +43,7 @@ class Runs(BatchesView[RunRow]):
             lambda row: row.run.name or None,
         ),
         ViewColumn("attempt", LONG, "Number of the attempt, counted from 1", lambda row: row.run.attempt),
-        ViewColumn(
-            "principal", STRING, "Principal as which it ran", lambda row: row.run.principal or None
-        ),
+        ViewColumn("principal", STRING, "Principal as which it ran", lambda row: row.run.principal or None),
         ViewColumn("holder", STRING, "Host and process that ran it", lambda row: row.run.holder),
         ViewColumn("started_at", TIMESTAMP, "Time of its start", lambda row: micros(row.run.started_ms)),
         ViewColumn(
@@ -55,9 +53,7 @@ class Runs(BatchesView[RunRow]):
             lambda row: micros(row.run.ended_ms),
         ),
         ViewColumn("outcome", STRING, "succeeded, failed, cancelled or lost", lambda row: row.run.outcome),
-        ViewColumn(
-            "error", STRING, "Error message; null if it succeeded", lambda row: row.run.error or None
-        ),
+        ViewColumn("error", STRING, "Error message; null if it succeeded", lambda row: row.run.error or None),
         ViewColumn(
             "statistics",
             LONG_MAP,
