@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from polaris_spark.clock import Clock
-from polaris_spark.extension import changes, management, materialized_views, procedures, views
+from polaris_spark.extension import changes, management, materialized_views, policies, procedures, views
 from polaris_spark.rest import session
 from polaris_spark.rest.config import ROUTES
 from polaris_spark.rest.router import Router
@@ -24,6 +24,7 @@ ROUTER = Router(
         *materialized_views.ROUTES,
         *changes.ROUTES,
         *management.ROUTES,
+        *policies.ROUTES,
     ]
 )
 """All routes: the routes of the Iceberg protocol and the routes of the extension."""

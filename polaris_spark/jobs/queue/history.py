@@ -128,7 +128,7 @@ def secret_in(arguments: Mapping[str, Any]) -> str | None:
     Names of environment variables are not secrets."""
     for name, value in arguments.items():
         if isinstance(value, Mapping):
-            found = next((key for key, text in value.items() if is_secret(key, text or "")), None)
+            found: str | None = next((key for key, text in value.items() if is_secret(key, text or "")), None)
             if found is not None and not str(value[found]).startswith("env:"):
                 return found
         elif isinstance(value, str) and is_secret(name, value) and not value.startswith("env:"):

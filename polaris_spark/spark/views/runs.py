@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from polaris_spark.access.needs import Need, On
+from polaris_spark.access.scopes import READS_ALL, Scope
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.maintenance.queue.rows import RUNS, RunRecord, queue_reference
 from polaris_spark.spark.realm_reader import ReadStore
@@ -13,9 +15,9 @@ from polaris_spark.spark.views.kept_batches import BatchesTask, BatchesView
 
 
 class RunRow(NamedTuple):
-    """A run, and the catalog in whose history it is."""
+    """A run, and the task that read it."""
 
-    catalog: str
+    task: BatchesTask
     run: RunRecord
 
 
@@ -24,9 +26,10 @@ class Runs(BatchesView[RunRow]):
 
     index = RUNS
     together = 200
+    shown = (Need(READS_ALL, On.CATALOG),)
     comment = "Runs of jobs, schedules, tasks and policies that have ended, one row each"
     columns = (
-        ViewColumn("catalog", STRING, "Catalog in which the procedure ran", lambda row: row.catalog),
+        ViewColumn("catalog", STRING, "Catalog in which the procedure ran", lambda row: row.task.catalog),
         ViewColumn("branch", STRING, "Branch of the catalog", lambda row: row.run.branch),
         ViewColumn("run", STRING, "Id of the run, in hexadecimal", lambda row: row.run.run.hex()),
         ViewColumn("procedure", STRING, "Name of the procedure", lambda row: row.run.procedure),
@@ -68,10 +71,13 @@ class Runs(BatchesView[RunRow]):
     def rows(self, store: ReadStore, task: BatchesTask, needs: frozenset[str]) -> Iterator[RunRow]:
         found = store.objects(task.realm).get_many([id for _, id in task.batches], RunRecord)
         for _, id in task.batches:
-            yield RunRow(task.catalog, found[id])
+            yield RunRow(task, found[id])
 
     def weigh(self, row: RunRow) -> int:
         return 512 + 2 * (len(row.run.arguments) + len(row.run.error))
+
+    def sees(self, store: ReadStore, scope: Scope, row: RunRow) -> bool:
+        return scope.sees_all_of(row.task.catalog_id)
 
 
 SYSTEM_VIEW = Runs()
