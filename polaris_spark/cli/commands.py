@@ -130,6 +130,10 @@ COMMANDS = {
         "polaris_spark.cli.realm:app",
         "Manage the realms (tenants) of a store: create, list, deactivate, purge, export, import, migrate.",
     ),
+    "policy": Entry(
+        "polaris_spark.cli.queue:policy",
+        "Create, change, attach, detach and drop policies, which decide what jobs and workers do.",
+    ),
     "schedule": Entry(
         "polaris_spark.cli.queue:schedule",
         "Add, list and drop schedules, which workers run (polaris-spark work).",

@@ -1,8 +1,9 @@
-"""`polaris-spark schedule`, `queue` and `runs`: the procedures of a catalog's queue as commands."""
+"""`polaris-spark schedule`, `queue`, `runs` and `policy`: procedures of a catalog's queue and policies as commands."""
 
 from __future__ import annotations
 
 from polaris_spark.cli.maintain import command_group, command_of
+from polaris_spark.jobs import policies
 from polaris_spark.jobs.queue import history, tasks
 
 schedule = command_group(
@@ -14,5 +15,18 @@ queue = command_group(
     "queue",
     "Let workers run procedures once; list, repeat and remove such tasks.",
     {"add": tasks.ENQUEUE, "show": tasks.SHOW_QUEUE, "retry": tasks.RETRY_TASK, "drop": tasks.DROP_TASK},
+)
+policy = command_group(
+    "policy",
+    "Create, change, attach, detach and drop policies, which decide what jobs and workers do.",
+    {
+        "create": policies.CREATE,
+        "update": policies.UPDATE,
+        "drop": policies.DROP,
+        "attach": policies.ATTACH,
+        "detach": policies.DETACH,
+        "show": policies.SHOW,
+        "applicable": policies.APPLICABLE,
+    },
 )
 runs = command_of(history.SHOW_RUNS, "runs")
