@@ -5,16 +5,17 @@ from __future__ import annotations
 from polaris_spark.cli.maintain import command_group, command_of
 from polaris_spark.jobs import policies
 from polaris_spark.jobs.queue import history, tasks
+from polaris_spark.jobs.registry import ADD_SCHEDULE, ENQUEUE
 
 schedule = command_group(
     "schedule",
     "Add, list and drop schedules, which workers run (polaris-spark work).",
-    {"add": tasks.ADD_SCHEDULE, "show": tasks.SHOW_SCHEDULES, "drop": tasks.DROP_SCHEDULE},
+    {"add": ADD_SCHEDULE, "show": tasks.SHOW_SCHEDULES, "drop": tasks.DROP_SCHEDULE},
 )
 queue = command_group(
     "queue",
     "Let workers run procedures once; list, repeat and remove such tasks.",
-    {"add": tasks.ENQUEUE, "show": tasks.SHOW_QUEUE, "retry": tasks.RETRY_TASK, "drop": tasks.DROP_TASK},
+    {"add": ENQUEUE, "show": tasks.SHOW_QUEUE, "retry": tasks.RETRY_TASK, "drop": tasks.DROP_TASK},
 )
 policy = command_group(
     "policy",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from polaris_spark.cli.bounded_log import OneLine, log_to_standard_error
 from polaris_spark.cli.options import Password, Property, Realm, Store
-from polaris_spark.cli.output import plain
 from polaris_spark.clock import SystemClock
 from polaris_spark.errors import InputError, MissingLibraryError
 from polaris_spark.property_values import duration_ms, size_bytes
@@ -248,22 +247,6 @@ def _announce(uri: str) -> None:
     print(f"polaris-spark serves {uri}", flush=True)
 
 
-class _OneLine(logging.Formatter):
-    """Formatter that keeps each message on one line, even if it contains line breaks from names that clients chose."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
-        return plain(super().formatMessage(record))
-
-
-def log_to_standard_error() -> None:
-    """Log warnings to standard error, one line each."""
-    from polaris_spark.cli.bounded_log import BoundedHandler
-
-    handler = BoundedHandler(sys.stderr)
-    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
-
-
 def _log_logins(path: Path) -> None:
     """Log all logins to a file, besides the log on standard error.
 
@@ -274,7 +257,7 @@ def _log_logins(path: Path) -> None:
 
     path.touch(mode=0o600)
     handler = RotatingFileHandler(path, maxBytes=_MAX_LOGIN_LOG, backupCount=4, encoding="utf-8")
-    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger("polaris_spark.logins")
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)

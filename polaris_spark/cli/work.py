@@ -16,7 +16,7 @@ from polaris_spark.property_values import duration_ms
 
 if TYPE_CHECKING:
     from polaris_spark.config import Properties
-    from polaris_spark.jobs.queue.worker import Worker
+    from polaris_spark.jobs.worker import Worker
     from polaris_spark.rest.session import Session
 
 MAX_CONCURRENCY = 64
@@ -47,10 +47,10 @@ def work(
     password: Password = None,
 ) -> None:
     """Run the schedules and tasks of all catalogs of a realm that are due. Several workers can run at the same time."""
-    from polaris_spark.cli.serve import log_to_standard_error
+    from polaris_spark.cli.bounded_log import log_to_standard_error
     from polaris_spark.cli.stores import open_store, properties_of
     from polaris_spark.extension import ROUTER
-    from polaris_spark.jobs.queue.worker import Worker
+    from polaris_spark.jobs.worker import Worker
     from polaris_spark.rest.session import open_session
     from polaris_spark.spark.options import refuse_memory
 
@@ -100,7 +100,7 @@ class ServingWorker:
 
     def __enter__(self) -> ServingWorker:
         from polaris_spark.extension import ROUTER
-        from polaris_spark.jobs.queue.worker import Worker
+        from polaris_spark.jobs.worker import Worker
         from polaris_spark.rest.session import open_session
 
         self._session = open_session(self._properties, SystemClock(), ROUTER)

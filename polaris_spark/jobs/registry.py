@@ -49,6 +49,8 @@ GROUP = "polaris_spark.procedures"
 """Entry-point group in which other packages register procedures. Each entry point refers to a `Procedure`; the name of
 the entry point is not used."""
 
+ADD_SCHEDULE, ENQUEUE = tasks.adding(lambda name: find(name))
+
 BUILT_IN = (
     *access.PROCEDURES,
     adopt.PROCEDURE,
@@ -97,10 +99,10 @@ BUILT_IN = (
     set_catalog_properties.PROCEDURE,
     *policies.PROCEDURES,
     history.SHOW_RUNS,
-    tasks.ADD_SCHEDULE,
+    ADD_SCHEDULE,
     tasks.DROP_SCHEDULE,
     tasks.SHOW_SCHEDULES,
-    tasks.ENQUEUE,
+    ENQUEUE,
     tasks.SHOW_QUEUE,
     tasks.RETRY_TASK,
     tasks.DROP_TASK,

@@ -13,7 +13,7 @@ import polaris_spark
 from polaris_spark.clock import ManualClock
 from polaris_spark.jobs import registry
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
-from polaris_spark.jobs.queue.worker import Worker
+from polaris_spark.jobs.worker import Worker
 from polaris_spark.rest.session import Session
 
 

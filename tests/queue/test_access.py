@@ -11,8 +11,8 @@ import pytest
 from polaris_spark.access import securables
 from polaris_spark.access.changes import AlterPrincipal
 from polaris_spark.errors import ForbiddenError
-from polaris_spark.jobs.queue.worker import Worker
 from polaris_spark.jobs.registry import call
+from polaris_spark.jobs.worker import Worker
 from polaris_spark.rest.access import Role
 from polaris_spark.rest.session import Session
 from tests.access.world import User, World

@@ -19,8 +19,8 @@ from polaris_spark.errors import (
     NoSuchNamespaceError,
     NotFoundError,
 )
-from polaris_spark.jobs.queue.worker import Worker
 from polaris_spark.jobs.registry import call
+from polaris_spark.jobs.worker import Worker
 from polaris_spark.maintenance.policies.types import TYPES
 from polaris_spark.pyiceberg import PolarisCatalog
 from polaris_spark.rest.session import Session

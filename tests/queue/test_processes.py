@@ -13,8 +13,8 @@ import pytest
 import polaris_spark
 from polaris_spark.clock import SystemClock
 from polaris_spark.jobs import registry
-from polaris_spark.jobs.queue.worker import Worker
 from polaris_spark.jobs.registry import call
+from polaris_spark.jobs.worker import Worker
 from polaris_spark.maintenance.queue.changes import LEASE_MS
 from polaris_spark.rest.session import Session
 from polaris_spark.system.clocks import BEHIND_MS

@@ -14,8 +14,8 @@ from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import BadRequestError, InputError, NotFoundError, TaskRunningError
 from polaris_spark.jobs.queue.history import commit_queue, read_queue
-from polaris_spark.jobs.queue.worker import Worker
 from polaris_spark.jobs.registry import call
+from polaris_spark.jobs.worker import Worker
 from polaris_spark.maintenance.queue import changes
 from polaris_spark.maintenance.queue.changes import LEASE_MS, AddRun, Claim, Finish, all_runs, ended
 from polaris_spark.maintenance.queue.rows import QueuedTask, RunRecord

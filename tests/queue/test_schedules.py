@@ -8,8 +8,8 @@ import pytest
 
 from polaris_spark.clock import ManualClock
 from polaris_spark.errors import AlreadyExistsError, BadRequestError, InputError, NotFoundError
-from polaris_spark.jobs.queue.worker import Worker
 from polaris_spark.jobs.registry import call
+from polaris_spark.jobs.worker import Worker
 from polaris_spark.maintenance.queue.rows import Timing
 from polaris_spark.maintenance.queue.timing import next_due
 from polaris_spark.rest.session import Session

@@ -14,7 +14,7 @@ from typing import Any
 import polaris_spark
 from polaris_spark.jobs import registry
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
-from polaris_spark.jobs.queue.worker import Worker
+from polaris_spark.jobs.worker import Worker
 
 
 def add_procedure(folder: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from polaris_spark.access.needs import Need, On
@@ -25,7 +26,12 @@ _IN_SESSIONS = frozenset({"begin", "commit", "rollback", "savepoint", "use"})
 """Procedures that change only the session that calls them."""
 
 
+Find = Callable[[str], Procedure]
+"""A function that returns the procedure with a name, or raises `InputError`."""
+
+
 def new_task(
+    find: Find,
     call: Call,
     arguments: Mapping[str, Any],
     *,
@@ -45,7 +51,6 @@ def new_task(
     """
     from polaris_spark.jobs.queue.history import secret_in
     from polaris_spark.jobs.queue.values import parsed_arguments, to_json
-    from polaris_spark.jobs.registry import find
     from polaris_spark.maintenance.queue.rows import QueuedTask
 
     procedure, session = find(arguments["procedure"]), call.session
@@ -96,7 +101,7 @@ def _commit(call: Call, change: Any) -> Any:
     return commit_queue(call.session.catalog, change)
 
 
-def _add_schedule(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+def _add_schedule(find: Find, call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.maintenance.queue.changes import AddTask
     from polaris_spark.maintenance.queue.rows import Timing
     from polaris_spark.maintenance.queue.timing import check_timing
@@ -110,7 +115,7 @@ def _add_schedule(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[An
     times = {key: duration_ms(key, arguments[key]) for key in ("every", "jitter") if key in arguments}
     timing = Timing(times.get("every", 0), arguments.get("cron", "").strip(), times.get("jitter", 0))
     check_timing(timing)
-    task = new_task(call, arguments, origin="schedule", name=name, timing=timing, due_ms=0)
+    task = new_task(find, call, arguments, origin="schedule", name=name, timing=timing, due_ms=0)
     session = call.session
     replace = arguments.get("replace", False)
     added = _commit(call, AddTask(session.connection.clock, session.operation(), task, replace=replace))
@@ -140,13 +145,13 @@ def _show_schedules(call: Call, _: Mapping[str, Any]) -> Iterable[tuple[Any, ...
     return [_schedule_row(task) for task in found]
 
 
-def _enqueue(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+def _enqueue(find: Find, call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.maintenance.queue.changes import ONCE, AddTask
 
     session = call.session
     delay = duration_ms("delay", arguments["delay"]) if "delay" in arguments else 0
     due = session.connection.clock.now_ms() + delay if delay else 0
-    task = new_task(call, arguments, origin="task", name="", timing=ONCE, due_ms=due)
+    task = new_task(find, call, arguments, origin="task", name="", timing=ONCE, due_ms=due)
     added = _commit(call, AddTask(session.connection.clock, session.operation(), task))
     return [_task_row(added)]
 
@@ -269,24 +274,6 @@ _TASK_COLUMNS = (
     Column("error", "STRING"),
 )
 
-ADD_SCHEDULE = Procedure(
-    name="add_schedule",
-    comment="Let workers run a procedure at an interval, or at the times of a cron expression.",
-    parameters=(
-        Parameter("name", "STRING", "name of the schedule", required=True),
-        _PROCEDURE,
-        _ARGUMENTS,
-        Parameter("every", "STRING", "interval, such as '6 h'"),
-        Parameter("cron", "STRING", "times as a cron expression in UTC, such as '30 2 * * *'"),
-        Parameter("jitter", "STRING", "longest random delay of each run, such as '10 min'"),
-        _ATTEMPTS,
-        Parameter("replace", "BOOLEAN", "whether to replace a schedule of the same name"),
-    ),
-    columns=_SCHEDULE_COLUMNS,
-    run=_add_schedule,
-    over_http=True,
-    needs=_MAINTAINS,
-)
 DROP_SCHEDULE = Procedure(
     name="drop_schedule",
     comment="Drop a schedule. A run in progress is not ended.",
@@ -305,20 +292,6 @@ SHOW_SCHEDULES = Procedure(
     over_http=True,
     only_reads=True,
     needs=_READS,
-)
-ENQUEUE = Procedure(
-    name="enqueue",
-    comment="Let a worker run a procedure once.",
-    parameters=(
-        _PROCEDURE,
-        _ARGUMENTS,
-        Parameter("delay", "STRING", "time before the first attempt, such as '10 min'"),
-        _ATTEMPTS,
-    ),
-    columns=_TASK_COLUMNS,
-    run=_enqueue,
-    over_http=True,
-    needs=_MAINTAINS,
 )
 SHOW_QUEUE = Procedure(
     name="show_queue",
@@ -348,3 +321,44 @@ DROP_TASK = Procedure(
     over_http=True,
     needs=(Need("CATALOG_MAINTAIN", On.CATALOG),),
 )
+
+
+def adding(find: Find) -> tuple[Procedure, Procedure]:
+    """Return the procedures `add_schedule` and `enqueue`.
+
+    Args:
+        find: finds the procedures that they let workers run.
+    """
+    add_schedule = Procedure(
+        name="add_schedule",
+        comment="Let workers run a procedure at an interval, or at the times of a cron expression.",
+        parameters=(
+            Parameter("name", "STRING", "name of the schedule", required=True),
+            _PROCEDURE,
+            _ARGUMENTS,
+            Parameter("every", "STRING", "interval, such as '6 h'"),
+            Parameter("cron", "STRING", "times as a cron expression in UTC, such as '30 2 * * *'"),
+            Parameter("jitter", "STRING", "longest random delay of each run, such as '10 min'"),
+            _ATTEMPTS,
+            Parameter("replace", "BOOLEAN", "whether to replace a schedule of the same name"),
+        ),
+        columns=_SCHEDULE_COLUMNS,
+        run=partial(_add_schedule, find),
+        over_http=True,
+        needs=_MAINTAINS,
+    )
+    enqueue = Procedure(
+        name="enqueue",
+        comment="Let a worker run a procedure once.",
+        parameters=(
+            _PROCEDURE,
+            _ARGUMENTS,
+            Parameter("delay", "STRING", "time before the first attempt, such as '10 min'"),
+            _ATTEMPTS,
+        ),
+        columns=_TASK_COLUMNS,
+        run=partial(_enqueue, find),
+        over_http=True,
+        needs=_MAINTAINS,
+    )
+    return add_schedule, enqueue
