@@ -45,6 +45,7 @@ WITHOUT_ROWS = (
     "SELECT kind, holder, doing, done, total, outcome FROM polaris.system.tasks",
     "SELECT committed_at, principal, action, namespace, name FROM polaris.system.changes "
     "WHERE NOT state_stored ORDER BY committed_at DESC LIMIT 10",
+    "SELECT procedure, name, outcome, statistics FROM polaris.system.runs ORDER BY ended_at DESC",
 )
 """SQL examples that show nothing in a new catalog with one table."""
 WITHOUT_RESULT = ("CREATE NAMESPACE ", "CREATE TABLE ", "INSERT ")

@@ -116,20 +116,25 @@ PRIVILEGES: Final[dict[str, Privilege]] = {
 }
 
 
+_LOWER: Final = {"CATALOG": "catalogs", "NAMESPACE": "namespaces", "TABLE": "tables"}
+
+
 def _add_content(kind: str, *, has_data: bool) -> None:
     lower = {"NAMESPACE": "namespaces", "TABLE": "tables", "VIEW": "views", "POLICY": "policies"}[kind]
-    writes = (f"{kind}_WRITE_PROPERTIES",)
+    written_by = f"{kind}_WRITE" if kind == "POLICY" else f"{kind}_WRITE_PROPERTIES"
+    writes = (written_by,)
     data = ("TABLE_READ_DATA", "TABLE_WRITE_DATA") if has_data else ()
     written = ("TABLE_WRITE_DATA",) if has_data else ()
     full = f"{kind}_FULL_METADATA"
+    reads = "READ" if kind == "POLICY" else "READ_PROPERTIES"  # the names that Polaris uses
     PRIVILEGES[full] = Privilege(f"Create, read, change and drop {lower}.", ("CATALOG_MANAGE_METADATA",))
     PRIVILEGES[f"{kind}_CREATE"] = Privilege(f"Create {lower}.", (full,))
     PRIVILEGES[f"{kind}_DROP"] = Privilege(f"Drop {lower}.", (full,))
     PRIVILEGES[f"{kind}_LIST"] = Privilege(
-        f"List {lower}.", (f"{kind}_CREATE", f"{kind}_READ_PROPERTIES", *writes, *data, full)
+        f"List {lower}.", (f"{kind}_CREATE", f"{kind}_{reads}", *writes, *data, full)
     )
-    PRIVILEGES[f"{kind}_READ_PROPERTIES"] = Privilege(f"Load {lower}, without data.", (*writes, *data, full))
-    PRIVILEGES[f"{kind}_WRITE_PROPERTIES"] = Privilege(f"Change the metadata of {lower}.", (*written, full))
+    PRIVILEGES[f"{kind}_{reads}"] = Privilege(f"Load {lower}, without data.", (*writes, *data, full))
+    PRIVILEGES[written_by] = Privilege(f"Change the metadata of {lower}.", (*written, full))
 
 
 _add_content("NAMESPACE", has_data=False)
@@ -142,6 +147,16 @@ PRIVILEGES["TABLE_READ_DATA"] = Privilege(
 PRIVILEGES["TABLE_WRITE_DATA"] = Privilege("Read and write the data of tables.", ("CATALOG_MANAGE_CONTENT",))
 for _kind, _meaning in (("ATTACH", "Attach"), ("DETACH", "Detach")):
     PRIVILEGES[f"POLICY_{_kind}"] = Privilege(f"{_meaning} policies.", ("POLICY_FULL_METADATA",))
+    for _target, _whole in (
+        ("CATALOG", ""),
+        ("NAMESPACE", "NAMESPACE_FULL_METADATA"),
+        ("TABLE", "TABLE_FULL_METADATA"),
+    ):
+        PRIVILEGES[f"{_target}_{_kind}_POLICY"] = Privilege(
+            f"{_meaning} policies {'to' if _kind == 'ATTACH' else 'from'} {_LOWER[_target]}.",
+            tuple(filter(None, ("CATALOG_MANAGE_METADATA", _whole))),
+            _BRANCHED if _target == "CATALOG" else "RCBE",
+        )
 PRIVILEGES["BRANCH_FULL_METADATA"] = Privilege(
     "Create, list, change, merge and drop branches and tags.", ("CATALOG_MANAGE_METADATA",), _BRANCHED
 )

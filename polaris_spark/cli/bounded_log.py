@@ -1,12 +1,15 @@
-"""A log handler that clients cannot flood. It writes a bounded number of records of each kind per minute, and counts
-the records that it leaves out."""
+"""The log of a server and of a worker on standard error: a handler that clients cannot flood. It writes a bounded
+number of records of each kind per minute, and counts the records that it leaves out."""
 
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TextIO
+
+from polaris_spark.cli.output import plain
 
 PER_MINUTE: Final = 10
 """Maximum number of records of one kind that are written per minute. Records of one kind have the same logger and the
@@ -73,3 +76,17 @@ class BoundedHandler(_StreamHandler):
     def _tell(self, record: logging.LogRecord, left_out: int) -> None:
         text = f"{left_out} more log records of this kind were suppressed: {record.msg!s}"
         super().emit(logging.LogRecord(record.name, record.levelno, "", 0, text, None, None))
+
+
+class OneLine(logging.Formatter):
+    """Formatter that keeps each message on one line, even if it contains line breaks from names that clients chose."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
+        return plain(super().formatMessage(record))
+
+
+def log_to_standard_error() -> None:
+    """Log warnings to standard error, one line each."""
+    handler = BoundedHandler(sys.stderr)
+    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])

@@ -130,6 +130,27 @@ COMMANDS = {
         "polaris_spark.cli.realm:app",
         "Manage the realms (tenants) of a store: create, list, deactivate, purge, export, import, migrate.",
     ),
+    "policy": Entry(
+        "polaris_spark.cli.queue:policy",
+        "Create, change, attach, detach and drop policies, which decide what jobs and workers do.",
+    ),
+    "schedule": Entry(
+        "polaris_spark.cli.queue:schedule",
+        "Add, list and drop schedules, which workers run (polaris-spark work).",
+    ),
+    "queue": Entry(
+        "polaris_spark.cli.queue:queue",
+        "Let workers run procedures once; list, repeat and remove such tasks.",
+    ),
+    "runs": Entry(
+        "polaris_spark.cli.queue:runs",
+        "List the newest runs of jobs, schedules, tasks and policies in the catalog, the newest first.",
+    ),
+    "work": Entry(
+        "polaris_spark.cli.work:work",
+        "Run the schedules and tasks of all catalogs of a realm that are due. Several workers can run at the same "
+        "time.",
+    ),
     "maintain": Entry(
         "polaris_spark.cli.maintain:app",
         "Run a maintenance job. One job of a kind runs at a time in a realm.",

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from polaris_spark.cli.bounded_log import OneLine, log_to_standard_error
 from polaris_spark.cli.options import Password, Property, Realm, Store
-from polaris_spark.cli.output import plain
 from polaris_spark.clock import SystemClock
 from polaris_spark.errors import InputError, MissingLibraryError
 from polaris_spark.property_values import duration_ms, size_bytes
@@ -121,6 +121,12 @@ MetadataFiles = Annotated[
         show_default=False,
     ),
 ]
+Work = Annotated[
+    bool, typer.Option("--work", help="Also run the schedules and tasks of the realm that are due.")
+]
+Concurrency = Annotated[
+    int, typer.Option(min=1, max=64, help="Maximum number of simultaneous runs of --work.")
+]
 
 
 def serve(
@@ -158,18 +164,21 @@ def serve(
         typer.Option(help="Maximum number of connections from one IPv4 address or IPv6 network of 64 bits."),
     ] = 250,
     metadata_files: MetadataFiles = None,
+    work: Work = False,
+    concurrency: Concurrency = 2,
     property: Property = None,
     password: Password = None,
 ) -> None:
     """Serve the catalogs of a realm to clients of the Iceberg REST protocol."""
     from polaris_spark.catalog.locations import segments
     from polaris_spark.cli.stores import properties_of
+    from polaris_spark.cli.work import ServingWorker
     from polaris_spark.extension import ROUTER
     from polaris_spark.rest.opening import open_session, principal_of
     from polaris_spark.store.cache import collect_seldom
 
     server = _server()
-    _log_to_standard_error()
+    log_to_standard_error()
     if login_log is not None:
         _log_logins(login_log)
     options = {"warehouse": warehouse, "principal": principal, "metadata-files": metadata_files}
@@ -199,7 +208,8 @@ def serve(
     collect_seldom()
     session = open_session(properties, SystemClock(), ROUTER)
     served = server.ServedCatalogs(session, allowed=allowed, follow_links=follow_links, storage=storage)
-    server.serve(served, endpoint, _announce)
+    with ServingWorker(properties, concurrency, allowed) if work else nullcontext():
+        server.serve(served, endpoint, _announce)
 
 
 def _server() -> ModuleType:
@@ -256,21 +266,6 @@ def _announce(uri: str) -> None:
     print(f"polaris-spark serves {uri}", flush=True)
 
 
-class _OneLine(logging.Formatter):
-    """Formatter that keeps each message on one line, even if it contains line breaks from names that clients chose."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
-        return plain(super().formatMessage(record))
-
-
-def _log_to_standard_error() -> None:
-    from polaris_spark.cli.bounded_log import BoundedHandler
-
-    handler = BoundedHandler(sys.stderr)
-    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
-
-
 def _log_logins(path: Path) -> None:
     """Log all logins to a file, besides the log on standard error.
 
@@ -280,7 +275,7 @@ def _log_logins(path: Path) -> None:
     from polaris_spark.server.logins import LoginLog as File
 
     handler = File(path, maxBytes=_MAX_LOGIN_LOG, backupCount=4, encoding="utf-8")
-    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger("polaris_spark.logins")
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)

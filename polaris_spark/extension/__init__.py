@@ -16,6 +16,7 @@ from polaris_spark.extension import (
     management,
     management_access,
     materialized_views,
+    policies,
     procedures,
     views,
 )
@@ -33,6 +34,7 @@ ROUTER = Router(
         *changes.ROUTES,
         *management.ROUTES,
         *management_access.ROUTES,
+        *policies.ROUTES,
     ]
 )
 """All routes: the routes of the Iceberg protocol and the routes of the extension."""

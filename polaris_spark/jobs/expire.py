@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from polaris_spark.errors import InputError
 from polaris_spark.jobs.engine import engine_of
 from polaris_spark.jobs.maintenance import OLDER_THAN, job, older_than, unless_dry_run
+from polaris_spark.jobs.policy_use import BY_POLICY, choose_expiry
 from polaris_spark.jobs.procedure import Call, Column, Parameter
 
 if TYPE_CHECKING:
@@ -26,7 +27,9 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     catalog, properties = session.catalog, session.properties
     table, namespace = arguments.get("table"), arguments.get("namespace")
     asked, limits = _asked(call, arguments), _limits(arguments)
-    chosen = select(catalog.head(), catalog.name, table=table, namespace=namespace)
+    selected = select(catalog.head(), catalog.name, table=table, namespace=namespace)
+    by_policy = arguments.get("by_policy", False)
+    chosen = choose_expiry(session, [one for one in selected if one.kind == TABLE], by_policy=by_policy)
     run = ExpiryRun(
         catalog,
         session.principal,
@@ -36,11 +39,13 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
         grace_ms=properties.grace,
         keep_records_ms=own_policy(catalog).retention_ms,
         check_files=_check_files(arguments),
+        policies=chosen.properties,
     )
     outcomes = run.run(
-        [one for one in chosen if one.kind == TABLE],
-        everything=table is None and namespace is None,
+        chosen.tables,
+        everything=table is None and namespace is None and chosen.everything,
         dry_run=arguments.get("dry_run", False),
+        without=chosen.alone,
     )
     return [_row(outcome) for outcome in outcomes]
 
@@ -135,6 +140,7 @@ PROCEDURE = job(
             "STRING",
             "tables to check for references to a file: 'store' (all) or 'locations' (those whose locations overlap)",
         ),
+        BY_POLICY,
     ),
     columns=(
         Column("table", "STRING"),

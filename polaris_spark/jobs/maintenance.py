@@ -75,7 +75,7 @@ def job(
         name=name,
         parameters=(*parameters, *((_RIGHT,) if deletes is not None else ()), _WAIT),
         columns=columns,
-        run=_alone(name, run, scope, deletes),
+        run=_alone(name, _recorded(name, columns, run, deletes), scope, deletes),
         comment=comment,
         uses_spark=True,
         over_http=over_http,
@@ -112,6 +112,27 @@ def _alone(name: str, run: Run, scope: Scope, deletes: Deletes | None) -> Run:
                 call.held = None
 
     return run_alone
+
+
+def _recorded(name: str, columns: tuple[Column, ...], run: Run, deletes: Deletes | None) -> Run:
+    """Return a function that runs a job and adds the run to the history of the catalog, unless it is a dry run. The
+    arguments are as in `job`."""
+
+    def run_recorded(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
+        from polaris_spark.jobs.queue.history import record_run
+
+        if deletes is not None and not deletes(arguments):
+            return run(call, arguments)
+        started = call.session.connection.clock.now_ms()
+        try:
+            rows = list(run(call, arguments))
+        except Exception as error:
+            record_run(call, name, columns, arguments, started, error)
+            raise
+        record_run(call, name, columns, arguments, started, rows)
+        return rows
+
+    return run_recorded
 
 
 def unless_dry_run(arguments: Mapping[str, Any]) -> bool:

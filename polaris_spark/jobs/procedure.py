@@ -86,7 +86,10 @@ class Call:
         """Whether the arguments come from an HTTP client, which may access only the served realm."""
         self.answers_spark = answers_spark
         """Whether this process answers the requests that the Spark session of the call sends to the catalog."""
-        self._by_operator = by_operator
+        self.by_operator = by_operator
+        """Whether the arguments come from the operator of this process."""
+        self.is_recorded = False
+        """Whether the caller records the run in the history of runs, so that a job does not."""
         self._spark = spark
         self._watch = watch
         self._cancelled = threading.Event()
@@ -133,7 +136,7 @@ class Call:
                         f"the option {name!r} is {value[:200]!r}; HTTP clients cannot name environment "
                         "variables of the server"
                     )
-        elif not self._by_operator:
+        elif not self.by_operator:
             listed = self.session.properties.procedure_variables or ()
             refuse_unlisted_variables(options, listed, "the catalog's property 'procedure-variables'")
 

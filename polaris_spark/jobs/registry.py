@@ -22,6 +22,7 @@ from polaris_spark.jobs import (
     import_catalog,
     merges,
     migrate_realm,
+    policies,
     purge_catalogs,
     purge_dropped,
     purge_realm,
@@ -37,6 +38,7 @@ from polaris_spark.jobs import (
 )
 from polaris_spark.jobs.materialized_views import alter, create, drop, explain, refresh, show, stale
 from polaris_spark.jobs.procedure import Call, Procedure, Watch
+from polaris_spark.jobs.queue import history, tasks
 
 if TYPE_CHECKING:
     from polaris_spark.rest.session import Session
@@ -46,6 +48,8 @@ logger = logging.getLogger(__name__)
 GROUP = "polaris_spark.procedures"
 """Entry-point group in which other packages register procedures. Each entry point refers to a `Procedure`; the name of
 the entry point is not used."""
+
+ADD_SCHEDULE, ENQUEUE = tasks.adding(lambda name: find(name))
 
 BUILT_IN = (
     *access.PROCEDURES,
@@ -93,6 +97,15 @@ BUILT_IN = (
     purge_dropped.PROCEDURE,
     remove_orphans.PROCEDURE,
     set_catalog_properties.PROCEDURE,
+    *policies.PROCEDURES,
+    history.SHOW_RUNS,
+    ADD_SCHEDULE,
+    tasks.DROP_SCHEDULE,
+    tasks.SHOW_SCHEDULES,
+    ENQUEUE,
+    tasks.SHOW_QUEUE,
+    tasks.RETRY_TASK,
+    tasks.DROP_TASK,
     staging.STAGE,
     staging.COMMIT_STAGED,
     storage_summary.PROCEDURE,

@@ -10,6 +10,7 @@ from polaris_spark.errors import InputError, PolarisError
 from polaris_spark.jobs.engine import engine_of
 from polaris_spark.jobs.identifiers import levels_named
 from polaris_spark.jobs.maintenance import OLDER_THAN, job, older_than
+from polaris_spark.jobs.policy_use import BY_POLICY, choose_orphans
 from polaris_spark.jobs.procedure import Call, Column, Parameter
 
 if TYPE_CHECKING:
@@ -72,19 +73,22 @@ def search_of(call: Call, arguments: Mapping[str, Any]) -> Search:
 
     session = call.session
     now = session.connection.clock.now_ms()
-    before = older_than(call, arguments, now)
-    before = now - DEFAULT_AGE_MS if before is None else before
-    require_old(now, before, force=arguments.get("force", False))
+    given = older_than(call, arguments, now)
     max_files = arguments.get("max_files", DEFAULT_FILES)
     if max_files < 1:
         raise InputError(f"max_files is {max_files}; it must be at least 1")
     names = Names(comparison(arguments.get("equal_schemes"), arguments.get("equal_authorities")))
     warehouse, folders = session.catalog.context.warehouse, _roots(session, arguments)
+    roots = tuple(outermost(folders, names))
+    policies = choose_orphans(session, arguments, roots, names, now, DEFAULT_AGE_MS)
+    before = policies.before_ms if given is None else given
+    require_old(now, before, force=arguments.get("force", False))
     return Search(
-        roots=tuple(outermost(folders, names)),
+        roots=roots,
         before_ms=before,
+        limits=policies.limits,
         names=names,
-        mismatch=Mismatch.parse(arguments.get("prefix_mismatch_mode", "error")),
+        mismatch=Mismatch.parse(arguments.get("prefix_mismatch_mode", policies.mismatch or "error")),
         permit=Permit(folders)
         if arguments.get("location") is not None
         else Permit([warehouse], places=folders),
@@ -281,6 +285,7 @@ PROCEDURE = job(
             "what to do with a file whose path a table names with another scheme or authority: error, ignore or "
             "delete",
         ),
+        BY_POLICY,
     ),
     columns=COLUMNS,
     run=_run,

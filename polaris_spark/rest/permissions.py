@@ -430,6 +430,14 @@ def _named(on: On, asked: Asked) -> Iterator[Named]:
         yield _of_identifier(asked.body.source, TABLE)
     elif on is On.NAMED_VIEW:
         yield _of_identifier(asked.body.source, VIEW)
+    elif on is On.TARGET_NAMESPACE:
+        yield Named(tuple(asked.body.target.path))
+    elif on is On.TARGET_TABLE:
+        yield Named(tuple(asked.body.target.path[:-1]), "".join(asked.body.target.path[-1:]), TABLE)
+    elif on is On.QUERY_NAMESPACE:
+        yield Named(namespace_in(asked.query["namespace"]))
+    elif on is On.QUERY_TABLE:
+        yield Named(namespace_in(asked.query["namespace"]), asked.query["target-name"], TABLE)
     elif on is On.DESTINATION:
         yield Named(tuple(asked.body.destination.namespace))
     else:

@@ -26,6 +26,9 @@ EXTENSION = "polaris-spark/v1"
 MANAGEMENT = "api/management/v1"
 """First parts of the paths of the management API, which are those of Apache Polaris. They have no prefix."""
 
+POLARIS = "polaris/v1"
+"""First parts of the paths of the policies, which are those of Apache Polaris' catalog API."""
+
 Answer = Callable[[Catalog, Request], Response]
 
 
@@ -37,7 +40,7 @@ class Route(NamedTuple):
     path: str
     answer: Answer
     base: str = ICEBERG
-    """First part of the path: `ICEBERG`, `EXTENSION` or `MANAGEMENT`."""
+    """First part of the path: `ICEBERG`, `EXTENSION`, `MANAGEMENT` or `POLARIS`."""
     least: Role = Role.CLIENT
     """Lowest role that can use the route."""
     body: type | None = None
@@ -91,7 +94,9 @@ class Router:
             if methods is None:
                 shapes.append((shape, methods := {}))
             methods[route.method] = route
-        self.roots = frozenset(route.path.split("/")[0] for route in self.routes if route.base == ICEBERG)
+        self.roots = frozenset(
+            route.path.split("/")[0] for route in self.routes if route.base in (ICEBERG, POLARIS)
+        )
         """First parts of the paths of the Iceberg routes. A catalog whose name is one of them cannot be selected by a
         prefix."""
         self._remembered = lru_cache(_REMEMBERED)(self._found)

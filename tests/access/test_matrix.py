@@ -37,6 +37,7 @@ class Case(NamedTuple):
 
 
 T, V = "v1/namespaces/db/tables", "v1/namespaces/db/views"
+P = "polaris/v1/namespaces/db/policies"
 CASES = [
     Case("GET", "v1/config"),
     Case("GET", "v1/namespaces"),
@@ -126,6 +127,24 @@ CASES = [
         {"uuid": "u", "version-id": 1, "session": {}},
     ),
     Case("POST", "polaris-spark/v1/namespaces/db/materialized-views/v/as-of", {}),
+    Case("GET", P),
+    Case("POST", P, {"name": "new", "type": "system.snapshot-expiry", "content": '{"enable": true}'}),
+    Case("GET", f"{P}/p"),
+    Case("PUT", f"{P}/p", {"current-policy-version": -1}),
+    Case("DELETE", f"{P}/p"),
+    Case("DELETE", f"{P}/p", None, {"detach-all": "true"}),
+    *(
+        Case(method, f"{P}/p/mappings", {"target": target})
+        for method in ("PUT", "POST")
+        for target in (
+            {"type": "catalog"},
+            {"type": "namespace", "path": ["db"]},
+            {"type": "table-like", "path": ["db", "t"]},
+        )
+    ),
+    Case("GET", "polaris/v1/applicable-policies"),
+    Case("GET", "polaris/v1/applicable-policies", None, {"namespace": "db"}),
+    Case("GET", "polaris/v1/applicable-policies", None, {"namespace": "db", "target-name": "t"}),
 ]
 
 
@@ -154,6 +173,11 @@ def restore(world: World) -> None:
         root.send("DELETE", f"v1/namespaces/{name}")
     world.namespace("empty")
     world.table("db", "t")
+    root.send("DELETE", f"{P}/new")
+    root.send("POST", P, {"name": "p", "type": "system.snapshot-expiry", "content": '{"enable": true}'})
+    for target in ({"type": "catalog"}, {"type": "namespace", "path": ["db"]}):
+        root.send("PUT", f"{P}/p/mappings", {"target": target})
+    root.send("PUT", f"{P}/p/mappings", {"target": {"type": "table-like", "path": ["db", "t"]}})
     world.view("db", "v")
 
 

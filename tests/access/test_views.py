@@ -47,6 +47,7 @@ class Lake(World):
                     table.delete(EqualTo("a", 1))
                     self.root.send("POST", f"v1/namespaces/{namespace}/tables/{name}/metrics", SCAN)
                 self.root.send("POST", f"v1/namespaces/{namespace}/tables/t/metrics", COMMIT)
+            call(known._opened, "add_schedule", name="nightly", procedure="expire", every="1 d")
             call(known._opened, "expire", older_than="0 s", retain_last=1)
         self._all: dict[tuple[str, int], list[Row]] = {}
         session = self.root.session

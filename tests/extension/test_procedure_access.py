@@ -132,6 +132,16 @@ NEEDED = {
     "stage": {"name": "new"},
     "commit_staged": {"name": "nightly"},
     "drop_unused_branches": {"unused_for": "0 s"},
+    "create_policy": {"name": "db.new", "type": "system.snapshot-expiry", "content": '{"enable": true}'},
+    "update_policy": {"name": "db.p", "description": "x"},
+    "drop_policy": {"name": "db.p", "detach_all": True},
+    "attach_policy": {"name": "db.p", "table": "db.t"},
+    "detach_policy": {"name": "db.p"},
+    "add_schedule": {"name": "new", "procedure": "trim", "every": "1 d"},
+    "drop_schedule": {"name": "nightly"},
+    "enqueue": {"procedure": "trim"},
+    "retry_task": {"id": "TASK"},
+    "drop_task": {"id": "TASK"},
 }
 
 
@@ -162,6 +172,11 @@ def test_every_procedure_that_is_offered_runs_without_spark(
         for catalog in ("other", "gone"):
             call(local.session, "create_catalog", name=catalog, warehouse=str(tmp_path / catalog))
         call(local.session, "drop_catalog", name="gone")
+        call(local.session, "create_policy", **{**NEEDED["create_policy"], "name": "db.p"})
+        call(local.session, "attach_policy", name="db.p")
+        call(local.session, "add_schedule", name="nightly", procedure="trim", every="1 d")
+        task = call(local.session, "enqueue", procedure="trim")[0][0]
+        needed = {name: task if value == "TASK" else value for name, value in needed.items()}
     if procedure == "create_catalog":
         needed = {"name": "new", "warehouse": str(tmp_path / "allowed" / "new")}
     status, run = admin.call(procedure, needed, **WAIT)

@@ -75,7 +75,7 @@ def test_the_description_is_served_and_names_every_route_that_is_offered(server:
     described = json.loads(text)
     assert status == 200
     offered = [one for one in ROUTER.routes if one not in unsupported.ROUTES and one.least is not Role.LOCAL]
-    assert {one.base for one in offered} == {"v1", "polaris-spark/v1", "api/management/v1"}
+    assert {one.base for one in offered} == {"v1", "polaris-spark/v1", "api/management/v1", "polaris/v1"}
     for route in offered:
         operation = described["paths"][f"/{route.base}/{route.path}"][route.method.lower()]
         assert operation["responses"]

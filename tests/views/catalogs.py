@@ -51,7 +51,7 @@ those of materialized views, of which these catalogs have none."""
 OF_HISTORY = [name for name, view in VIEWS.items() if isinstance(view, HistoryView)]
 """Views of commits."""
 
-EMPTY_IN_SHOP = ("materialized_views", "refreshes", "lineage", "metrics", "deletions", "tasks")
+EMPTY_IN_SHOP = ("materialized_views", "refreshes", "lineage", "metrics", "deletions", "runs", "tasks")
 """Views without rows in the fixture `shop`."""
 
 

@@ -10,7 +10,10 @@ import pytest
 from pyspark.sql import SparkSession, functions
 
 from polaris_spark.commits.change import Operation
+from polaris_spark.jobs.queue.history import commit_queue
 from polaris_spark.maintenance.deletion_records import DeletedFile, DeletedFiles, record_deletions
+from polaris_spark.maintenance.queue.changes import AddRun
+from polaris_spark.maintenance.queue.rows import RunRecord
 from polaris_spark.spark.views import VIEWS
 from polaris_spark.spark.views.planner import columns, count
 from tests.views.catalogs import OF_ENTITIES, OF_HISTORY, Catalog, Row, having, rows
@@ -30,7 +33,7 @@ PRUNED = [
     *[("objects", column) for column in ("id", "type", "created_at")],
     ("namespaces", "parent"),
     *[("schemas", column) for column in ("kind", "is_current")],
-    *[(view, "catalog") for view in ("metrics", "deletions")],
+    *[(view, "catalog") for view in ("metrics", "deletions", "runs")],
 ]
 """Views and columns whose conditions leave something out."""
 
@@ -45,6 +48,13 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
             number, "ann", "expire", number, "db.t", "deleted", (DeletedFile("a", "data", 7),)
         )
         record_deletions(one.session.catalog, Operation(b"", "ann"), [batch] * (number + 1), keep_ms=10**13)
+        for begun in range(number + 1):
+            run = RunRecord(
+                bytes([number, begun]), "trim", "{}", "main", "schedule", "nightly", 1, "ann", "host", number,
+                begun + 1, "succeeded", "", {"rows": begun}
+            )  # fmt: skip  # reads better as a row
+            change = AddRun(one.session.connection.clock, Operation(b"", "ann"), run, keep_ms=10**13)
+            commit_queue(one.session.catalog, change)
     yield catalogs[0]
     for catalog in catalogs:
         catalog.session.close()

@@ -63,6 +63,8 @@ class ToExpire(NamedTuple):
     """Properties on which the decision is based: those of the table's namespace, then of each namespace above it, then
     of the catalog."""
     decision: ExpiryDecision
+    policy: Mapping[str, str] = {}
+    """Properties that replace those of the table and `levels`, because a policy says so."""
 
 
 class Removed(NamedTuple):
@@ -121,7 +123,7 @@ class _ExpireTable(ContentChange[tuple[Prepared, NameEntry, ExpiryDecision], Tab
             # to the next run.
             asked = self.asked._replace(clean_metadata=False, for_refreshes=for_refreshes)
             table = state.get(found.content, Table)
-            decision = decide_table(table, state, levels, asked, lambda _: set())
+            decision = decide_table(table, state, levels, asked, lambda _: set(), self.table.policy)
         return (found, decision) if decision and decision.updates() else None
 
     def prepare(self, view: State) -> tuple[Prepared, NameEntry, ExpiryDecision]:

@@ -58,6 +58,8 @@ class ToDecide(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Object id of the table's row."""
     namespace: int
     """Position in `DecideTables.levels` of the properties of the table's namespaces and catalog."""
+    policy: dict[str, str] = {}
+    """Properties that replace these, because a policy says so."""
 
 
 class DecideTables(MapFunction[ToDecide, ExpiryDecision]):
@@ -88,7 +90,9 @@ class DecideTables(MapFunction[ToDecide, ExpiryDecision]):
             if isinstance(table, Unloaded):
                 return ExpiryDecision(left_alone="the table was imported lazily, and is not loaded yet")
             specs_of = partial(_specs_of, files=reach.files)
-            found = decide_table(table, reader, self.levels[item.namespace], self.asked, specs_of)
+            found = decide_table(
+                table, reader, self.levels[item.namespace], self.asked, specs_of, item.policy
+            )
         except PolarisError as error:
             return ExpiryDecision(left_alone=str(error))
         return ExpiryDecision(left_alone="gc.enabled is false") if found is None else found

@@ -79,12 +79,14 @@ def decide_table(
     levels: Sequence[Mapping[str, str]],
     asked: ExpiryRequest,
     specs_of: SpecsOf,
+    policy: Mapping[str, str] | None = None,
 ) -> ExpiryDecision | None:
     """Decide which parts of a table expire. Return None if nothing may expire because `gc.enabled` is false.
 
     Args:
         reader: reads the rows of the table's snapshots and refs.
         levels: properties of the table's namespace, then of each namespace above it, then of the catalog.
+        policy: properties that replace those of the table, its namespaces and the catalog, because a policy says so.
         specs_of: called only if `asked.clean_metadata` is true and the table has several specs.
     Raises:
         BadRequestError: a property that limits the age or number of snapshots is not a whole number.
@@ -92,7 +94,9 @@ def decide_table(
     levels = [table.properties, *levels]
     if not gc_enabled(levels):
         return None
-    kept = retention(levels, asked.now_ms, older_than=asked.older_than, retain_last=asked.retain_last)
+    kept = retention(
+        [policy or {}, *levels], asked.now_ms, older_than=asked.older_than, retain_last=asked.retain_last
+    )
     refs = {ref.name: read_ref_facts(ref.text) for ref in all_refs(table, reader)}
     if not asked.clean_metadata and all_named(table) and not (refs.keys() - {MAIN_REF}):
         return NOTHING

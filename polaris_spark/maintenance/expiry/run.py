@@ -101,6 +101,7 @@ class ExpiryRun:
         grace_ms: int,
         keep_records_ms: int,
         check_files: CheckFiles = "store",
+        policies: Mapping[TableName, dict[str, str]] | None = None,
     ) -> None:
         """
         Args:
@@ -109,7 +110,10 @@ class ExpiryRun:
             grace_ms: the grace period of the session, in milliseconds.
             keep_records_ms: how long deleted files stay recorded, in milliseconds.
             check_files: which tables to check for references to a file before it is deleted.
+            policies: properties that replace those of a table, its namespaces and the catalog, because a policy says
+                so.
         """
+        self._policies = policies or {}
         self._catalog = catalog
         self._operation = Operation(b"", principal)
         self._engine = engine
@@ -124,7 +128,14 @@ class ExpiryRun:
         """Object ids of the expired-snapshots records of earlier runs, which may have deleted some of the files."""
         self._drops = StoreDrops((), catalog.references.store.of_realm)
 
-    def run(self, tables: Sequence[ExportItem], *, everything: bool, dry_run: bool) -> list[ExpiryResult]:
+    def run(
+        self,
+        tables: Sequence[ExportItem],
+        *,
+        everything: bool,
+        dry_run: bool,
+        without: Sequence[ExportItem] = (),
+    ) -> list[ExpiryResult]:
         """Expire snapshots, and delete the files that no table needs any more.
 
         Args:
@@ -132,6 +143,7 @@ class ExpiryRun:
             everything: True to delete the files of expired snapshots that earlier runs left for any table, also for
                 dropped tables; False to delete files for `tables` only.
             dry_run: whether to change nothing, and only return what would be done.
+            without: tables that are left alone, also if `everything` is true.
         Returns:
             a result for each table from which parts were removed, whose files were deleted, or for which there is a
             reason why nothing was done.
@@ -154,7 +166,8 @@ class ExpiryRun:
         planned = {table.entity_id: table for table in decided[:most]} if dry_run else {}
         for table in planned.values():
             self._outcome(table.entity_id, table.name).removed = table.decision
-        leftovers = self._leftovers(view, wanted, planned, heads)
+        alone = {self._entity(view, table) for table in without}
+        leftovers = self._leftovers(view, wanted, planned, heads, alone)
         self._find(leftovers)
         monitor = self._watched(leftovers, planned, heads)
         take(leftovers, self._engine, most=self._limits.max_files)
@@ -183,11 +196,15 @@ class ExpiryRun:
             numbers.setdefault(table.name.namespace, len(numbers))
         catalog = self._catalog.context.binding.at(view).retention
         levels = [[*namespace_levels(view, namespace), catalog] for namespace in numbers]
-        items = [ToDecide(table.content, numbers[table.name.namespace]) for table in tables]
+        policies = [self._policies.get(table.name, {}) for table in tables]
+        items = [
+            ToDecide(table.content, numbers[table.name.namespace], policy)
+            for table, policy in zip(tables, policies, strict=True)
+        ]
         found: list[ToExpire] = []
         decide = DecideTables(self._realm, self._asked, levels)
         decided = self._engine.map(decide, items, "deciding which snapshots expire")
-        for table, one in zip(tables, decided, strict=True):
+        for table, one, policy in zip(tables, decided, policies, strict=True):
             entity = self._entity(view, table)
             if not entity:
                 continue
@@ -195,7 +212,7 @@ class ExpiryRun:
                 self._outcome(entity, table.name).notes.append(one.left_alone)
             elif one.updates():
                 place = levels[numbers[table.name.namespace]]
-                found.append(ToExpire(table.name, entity, table.content, place, one))
+                found.append(ToExpire(table.name, entity, table.content, place, one, policy))
         found.sort(key=lambda table: table.name)
         return found
 
@@ -254,16 +271,18 @@ class ExpiryRun:
         wanted: set[int] | None,
         planned: Mapping[int, ToExpire],
         heads: Sequence[StoreHead],
+        alone: set[int],
     ) -> list[Leftover]:
         """Return the tables with expired snapshots whose files may still exist.
 
         Args:
             wanted: entity ids of the tables to return; None for all tables.
             planned: in a dry run, the tables from which snapshots would be removed, by entity id.
+            alone: entity ids of tables to leave out.
         """
         records: dict[int, list[int]] = {entity_id: [] for entity_id in planned}
         for key, entry in view.base.index(EXPIRED).range():
-            if wanted is None or entity_of(key) in wanted:
+            if (wanted is None or entity_of(key) in wanted) and entity_of(key) not in alone:
                 records.setdefault(entity_of(key), []).append(entry.pointer)
         if not records:
             return []

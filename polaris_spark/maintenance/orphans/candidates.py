@@ -56,6 +56,9 @@ class Search(NamedTuple):
     """Time in milliseconds since 1970. Files of a table that was dropped with PURGE after this time are kept."""
     max_files: int
     """Maximum number of files that the search returns."""
+    limits: Mapping[str, int] = {}
+    """Times that replace `before_ms` for all files below a folder, in milliseconds since 1970, by the normalized path
+    of the folder. The nearest folder above a file decides. 0 keeps all files."""
     keeps_strays: bool = False
     """Whether files outside the locations of all tables and views are kept, because the catalog's `gc.enabled` is
     false."""
@@ -64,7 +67,18 @@ class Search(NamedTuple):
         """Whether a file may be an orphan according to its name and age. Other conditions are not checked."""
         if listed.modified_ms >= self.before_ms:
             return False
-        return not self.permit.stores.holds(self.names.of(listed.location).path)
+        path = self.names.of(listed.location).path
+        if self.limits and listed.modified_ms >= self._limit(path):
+            return False
+        return not self.permit.stores.holds(path)
+
+    def _limit(self, path: str) -> int:
+        while path:
+            path = path.rpartition("/")[0]
+            found = self.limits.get(path)
+            if found is not None:
+                return found
+        return self.before_ms
 
 
 class Orphan(NamedTuple):

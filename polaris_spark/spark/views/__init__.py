@@ -29,6 +29,7 @@ _NAMES = (
     "files",
     "metrics",
     "deletions",
+    "runs",
     "realms",
     "nodes",
     "tasks",

@@ -12,7 +12,9 @@ import polaris_spark.catalog.metrics
 
 # Types must be registered to be shown, in workers as well. Reading views does not otherwise need these modules' types.
 import polaris_spark.catalog.snapshot_expiry
-import polaris_spark.maintenance.deletion_records  # noqa: F401
+import polaris_spark.maintenance.deletion_records
+import polaris_spark.maintenance.policies.rows
+import polaris_spark.maintenance.queue.rows  # noqa: F401
 from polaris_spark.catalog.metadata.rows import LogItems, Piece
 from polaris_spark.index import Branch, Leaf
 

@@ -78,7 +78,7 @@ class References(SystemView[ReferencesTask, ReferenceViewRow]):
         ViewColumn(
             "kind",
             STRING,
-            "registry (root), catalogs; branch, metrics or deletions (of a catalog); or other",
+            "registry (root), catalogs; branch, metrics, deletions, queue or policies (of a catalog); or other",
             lambda row: row.kind,
         ),
         ViewColumn(
@@ -169,7 +169,7 @@ class References(SystemView[ReferencesTask, ReferenceViewRow]):
 SYSTEM_VIEW = References()
 
 
-_BESIDE = ("metrics", "deletions")
+_BESIDE = ("metrics", "deletions", "queue", "policies")
 """Last levels of the names of those references of a catalog that are not branches."""
 
 

@@ -1,0 +1,384 @@
+"""A worker: runs the tasks and schedules of all catalogs of a realm that are due.
+
+Any number of workers of any number of processes work on one realm. A worker claims a task by a commit to the queue of a
+catalog, and then holds a lease, which it renews while the procedure runs. If a worker dies, another one takes the task
+over after the end of the lease. So a task runs at least once, and a procedure may run again although an earlier run of
+it has done its work.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from polaris_spark.catalog.catalogs import list_catalogs
+from polaris_spark.catalog.rows import CatalogRow
+from polaris_spark.commits.change import Operation
+from polaris_spark.errors import (
+    ForbiddenError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PolarisError,
+    ReferenceGoneError,
+    TaskRunningError,
+    TryAgainError,
+)
+from polaris_spark.jobs.procedure import Call
+from polaris_spark.jobs.queue.history import commit_queue, kept_ms, statistics_of
+from polaris_spark.jobs.queue.policies import tasks_of_policies
+from polaris_spark.jobs.queue.values import from_json
+from polaris_spark.maintenance.policies.applicable import policies_state
+from polaris_spark.maintenance.policies.rows import policies_reference
+from polaris_spark.maintenance.queue.changes import (
+    LEASE_MS,
+    MAX_ERROR,
+    Claim,
+    Finish,
+    FollowPolicies,
+    GiveBack,
+    QueueChange,
+    Renew,
+    ended,
+)
+from polaris_spark.maintenance.queue.rows import Lease, Outcome, QueuedTask, queue_reference
+from polaris_spark.names import MAIN
+from polaris_spark.store.references import new_version
+from polaris_spark.system.clocks import process_name
+
+if TYPE_CHECKING:
+    from polaris_spark.clock import Clock
+    from polaris_spark.rest.session import Session
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 5.0
+"""Interval at which a worker without work looks for tasks that are due, in seconds."""
+CLOSING_SECONDS = 30.0
+"""Longest time for which a worker that is stopped waits for its cancelled runs, in seconds. A run that takes longer
+keeps its lease, and another worker takes its task over after the end of the lease."""
+_SLOT_SECONDS = 0.2
+"""Interval at which a worker that waits for the end of a run looks whether it is to stop, in seconds."""
+RENEWALS = 3
+"""Number of renewals within the duration of a lease."""
+
+Restrict = Callable[["Session"], "Session"]
+
+
+class _Running(NamedTuple):
+    """A run in progress."""
+
+    session: Session
+    """Session of the worker in the task's catalog."""
+    task: QueuedTask
+    lease: Lease
+    call: Call
+
+
+class Worker:
+    """Runs what is due in the catalogs of a realm. `run` and `run_due` are called on one thread."""
+
+    def __init__(
+        self,
+        session: Session,
+        *,
+        concurrency: int = 2,
+        lease_ms: int = LEASE_MS,
+        clock: Clock | None = None,
+        restrict: Restrict | None = None,
+        holder: str = "",
+    ) -> None:
+        """
+        Args:
+            session: a session of any catalog of the realm. The worker opens other catalogs with its properties. In a
+                realm with access control, its principal needs the privilege CATALOG_MAINTAIN on the realm.
+            concurrency: maximum number of simultaneous runs.
+            lease_ms: duration of a lease, in milliseconds.
+            clock: decides what is due; by default, the clock of the session.
+            restrict: restricts a session to locations that HTTP clients may name, for tasks that came over HTTP.
+            holder: name of the worker in the queue; by default, host and process.
+        Raises:
+            InputError: the number of simultaneous runs is less than 1.
+            ForbiddenError: the principal lacks the privilege.
+        """
+        self._session = session
+        self._slots = threading.BoundedSemaphore(concurrency)
+        self._threads = ThreadPoolExecutor(concurrency, "polaris-worker")
+        self._lease_ms = lease_ms
+        self._clock = clock or session.connection.clock
+        self._restrict = restrict or _restricted
+        self._holder = holder or process_name()
+        self._sessions: dict[tuple[int, str], Session] = {}
+        self._opening = threading.Lock()
+        self._guard = threading.Lock()
+        self._running: dict[bytes, _Running] = {}
+        self._followed: dict[int, int] = {}
+        """For each catalog: the commit of its policies whose tasks are in the queue."""
+        self._is_stopping = False
+        self._stopped = threading.Event()
+        self._renewing = threading.Thread(target=self._keep, name="polaris-worker-renews", daemon=True)
+        require_worker(session)
+        self._renewing.start()
+
+    def run(self, stop: threading.Event, poll_seconds: float = POLL_SECONDS) -> None:
+        """Run what is due until an event is set. Then cancel the runs, and give back their leases."""
+        while not stop.is_set():
+            try:
+                found = self._begin_due(stop)
+            except PolarisError as error:
+                log.warning("the worker cannot look for tasks now: %s", error)
+                found = False
+            if not found:
+                stop.wait(poll_seconds)
+        self.stop()
+
+    def run_due(self, stop: threading.Event | None = None) -> int:
+        """Run everything that is due now, wait for its end, and return the number of runs.
+
+        Args:
+            stop: ends this early when it is set.
+        """
+        stop, begun = stop or threading.Event(), 0
+        while not stop.is_set():
+            futures: list[Future[None]] = []
+            while self._begin_due(stop, futures):
+                continue
+            if not futures:
+                break
+            begun += len(futures)
+            while wait(futures, _SLOT_SECONDS).not_done and not stop.is_set():
+                continue
+        return begun
+
+    def stop(self) -> None:
+        """Cancel all runs, wait for their end for at most `CLOSING_SECONDS`, and give back their leases."""
+        with self._guard:
+            self._is_stopping = True
+            running = list(self._running.values())
+        for one in running:
+            one.call.cancel()
+        self._threads.shutdown(wait=False, cancel_futures=False)
+        deadline = threading.Event()
+        timer = threading.Timer(CLOSING_SECONDS, deadline.set)
+        timer.daemon = True
+        timer.start()
+        while self._running and not deadline.wait(0.02):
+            continue
+        timer.cancel()
+        self._stopped.set()
+        for session in self._sessions.values():
+            if session is not self._session:
+                session.close()
+
+    def _begin_due(self, stop: threading.Event, futures: list[Future[None]] | None = None) -> bool:
+        """Claim at most one task of each catalog, and begin to run it. Return whether a task was claimed."""
+        references, found = self._session.catalog.references, False
+        live = {one.name for one in references.listed() if one.registration.state == "live"}
+        for row in list_catalogs(references):
+            if queue_reference(row) not in live and policies_reference(row) not in live:
+                continue
+            while not self._slots.acquire(timeout=_SLOT_SECONDS):
+                if stop.is_set():
+                    return False
+            future = None
+            try:
+                future = None if stop.is_set() else self._begin(row)
+            finally:
+                if future is None:
+                    self._slots.release()
+            if future is not None:
+                found = True
+                if futures is not None:
+                    futures.append(future)
+        return found
+
+    def _begin(self, row: CatalogRow) -> Future[None] | None:
+        """Claim a task of a catalog, and begin to run it. The caller has acquired a slot."""
+        try:
+            session = self._of(row, MAIN)
+            self._follow_policies(session)
+            task = self._claimed(session, new_version())
+        except (ReferenceGoneError, NotFoundError, ForbiddenError) as error:
+            log.warning("the worker skips catalog %r: %s", row.name, error)
+            return None
+        if task is None or task.lease is None:
+            return None
+        running = _Running(session, task, task.lease, Call(session))
+        with self._guard:
+            self._running[task.lease.run] = running
+        return self._threads.submit(self._execute, running)
+
+    def _follow_policies(self, session: Session) -> None:
+        """Let the queue of a catalog have the tasks that its policies require, if these have changed since the last
+        call."""
+        catalog = session.catalog
+        state = policies_state(catalog)
+        commit = 0 if state is None else state.base.head.commit
+        if self._followed.get(catalog.row.entity_id, 0) != commit:
+            change = FollowPolicies(self._clock, _operation(session), tasks_of_policies(catalog))
+            commit_queue(catalog, change)
+            self._followed[catalog.row.entity_id] = commit
+
+    def _claimed(self, session: Session, run: bytes) -> QueuedTask | None:
+        clock, operation = self._clock, _operation(session)
+        keep = kept_ms(session.catalog)
+        change = Claim(clock, operation, self._holder, run, lease_ms=self._lease_ms, keep_ms=keep)
+        found: QueuedTask | None = _commit(session, change)
+        return found
+
+    def _execute(self, running: _Running) -> None:
+        try:
+            self._work(running)
+        except Exception:  # the worker goes on
+            log.exception("the run of %s has failed unexpectedly", running.task.procedure)
+        finally:
+            with self._guard:
+                self._running.pop(running.lease.run, None)
+            self._slots.release()
+
+    def _work(self, running: _Running) -> None:
+        from polaris_spark.jobs.registry import find
+
+        task = running.task
+        try:
+            procedure = find(task.procedure)
+            call = running.call
+            call.session = self._session_of(running)
+            call.over_http = task.caller == "http"
+            call.by_operator = task.caller == "operator"
+            call.is_recorded = True
+            rows = procedure.rows(call, from_json(procedure, task.arguments))
+        except TaskRunningError as error:
+            log.info("%s waits: %s", task.procedure, error)
+            self._end(running, None, "", wait=True)
+        except (Exception, SystemExit) as error:  # a procedure must not end the worker
+            if self._is_stopping and isinstance(error, TryAgainError):
+                self._end(running, None, "")
+                return
+            message = str(error) if isinstance(error, PolarisError) else f"{type(error).__name__}: {error}"
+            log.warning("%s of catalog %r failed: %s", task.procedure, running.session.catalog.name, message)
+            self._end(running, "failed", message[:MAX_ERROR] or type(error).__name__)
+        else:
+            self._end(running, "succeeded", "", statistics_of(procedure.columns, rows))
+
+    def _end(
+        self,
+        running: _Running,
+        outcome: Outcome | None,
+        error: str,
+        statistics: dict[str, int] | None = None,
+        *,
+        wait: bool = False,
+    ) -> None:
+        """Record the end of a run; or give the lease back, if `outcome` is None."""
+        session, task, lease = running.session, running.task, running.lease
+        clock, operation = self._clock, _operation(session)
+        change: QueueChange[Any]
+        if outcome is None:
+            change = GiveBack(clock, operation, task.id, lease.run, wait=wait)
+        else:
+            record = ended(task, lease, clock.now_ms(), outcome, error, statistics or {})
+            if not task.principal:
+                record = _by(record, session.principal)
+            change = Finish(clock, operation, task.id, record, keep_ms=kept_ms(session.catalog))
+        try:
+            _commit(session, change)
+        except PolarisError as failed:  # another worker takes the task over after the end of the lease
+            log.warning("the end of the run of %s could not be recorded: %s", task.procedure, failed)
+        with self._guard:
+            self._running.pop(lease.run, None)
+
+    def _session_of(self, running: _Running) -> Session:
+        """Return a session of the principal of a task, in the task's branch.
+
+        Raises:
+            NotAuthorizedError: the principal is no longer active.
+        """
+        task, row = running.task, running.session.catalog.row
+        session = self._of(row, task.branch)
+        if task.principal:
+            roles = None if task.roles is None else frozenset(task.roles)
+            session = session.derive(task.principal, roles=roles, is_verified=session.is_verified)
+        return self._restrict(session) if task.caller == "http" else session
+
+    def _of(self, row: CatalogRow, branch: str) -> Session:
+        """Return the worker's session of a branch of a catalog, which is opened at the first call.
+
+        Raises:
+            NotFoundError: the catalog or the branch does not exist.
+        """
+        from polaris_spark.rest.session import open_session
+
+        with self._opening:
+            found = self._sessions.get((row.entity_id, branch))
+            if found is None:
+                own = self._session
+                properties = dataclasses.replace(
+                    own.properties, catalog=row.name, branch=branch, warehouse=None, create=False, as_of=None
+                )
+                found = open_session(properties, own.connection.clock, own.router)
+                if found.catalog.row.entity_id != row.entity_id:
+                    found.close()
+                    raise NotFoundError(f"catalog {row.name!r} has just been renamed or dropped")
+                self._sessions[row.entity_id, branch] = found
+        if found.catalog.name != row.name:
+            return found.derive(catalog=found.catalog.renamed(row))
+        return found
+
+    def _keep(self) -> None:
+        """Renew all leases until the worker is stopped. Cancel runs that have lost theirs."""
+        while not self._stopped.wait(self._lease_ms / RENEWALS / 1_000):
+            with self._guard:
+                running = list(self._running.values())
+            catalogs = {one.session.catalog.row.entity_id: one.session for one in running}
+            for id, session in catalogs.items():
+                own = [one for one in running if one.session.catalog.row.entity_id == id]
+                runs = {one.lease.run: one.task.id for one in own}
+                try:
+                    held = _commit(session, Renew(self._clock, _operation(session), runs, self._lease_ms))
+                except PolarisError as error:
+                    log.warning("leases of tasks could not be renewed: %s", error)
+                    continue
+                for one in own:
+                    if one.lease.run not in held:
+                        one.call.cancel()
+
+
+def require_worker(session: Session) -> None:
+    """Refuse a worker whose principal may not run jobs in the whole realm.
+
+    Raises:
+        ForbiddenError: the realm has access control, and the principal lacks the privilege.
+    """
+    from polaris_spark.access.needs import Need, On
+    from polaris_spark.rest.permissions import NOTHING_ASKED, check
+
+    permissions = session.permissions()
+    if permissions is not None:
+        check(permissions, (Need("CATALOG_MAINTAIN", On.REALM),), NOTHING_ASKED, lambda _: [])
+
+
+def _commit(session: Session, change: QueueChange[Any]) -> Any:
+    """Commit a change of a queue. If its outcome is unknown, repeat it: it does not change anything twice."""
+    name = queue_reference(session.catalog.row)
+    try:
+        return session.catalog.references.commit(name, change)
+    except OutcomeUnknownError:
+        return session.catalog.references.commit(name, change)
+
+
+def _operation(session: Session) -> Operation:
+    return Operation(b"", session.principal)
+
+
+def _by(record: Any, principal: str) -> Any:
+    import msgspec
+
+    return msgspec.structs.replace(record, principal=principal)
+
+
+def _restricted(session: Session) -> Session:
+    return session.derive(catalog=session.catalog.restricted((), follow_links=False))

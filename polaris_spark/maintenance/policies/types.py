@@ -1,0 +1,146 @@
+"""The types of policies, and the schemas of their contents. Both are those of Apache Polaris
+(https://polaris.apache.org/in-dev/unreleased/policy/)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from polaris_spark.catalog.properties import MAX_REF_AGE, MAX_SNAPSHOT_AGE, MIN_SNAPSHOTS
+from polaris_spark.errors import BadRequestError, InputError
+from polaris_spark.property_values import duration_ms
+
+DAY_MS: Final = 86_400_000
+DEFAULT_INTERVAL_MS: Final = DAY_MS
+"""Interval at which workers do what a policy says, in milliseconds, unless its `config` has an `interval`."""
+MAX_CONTENT_BYTES: Final = 32_768
+"""Largest size of the content of a policy, in bytes."""
+INTERVAL: Final = "interval"
+"""Key in `config`: the interval at which workers do what the policy says, such as `6 h`."""
+_MOST_DAYS = 36_500
+
+Days = Annotated[float, msgspec.Meta(ge=0, le=_MOST_DAYS)]
+
+
+class SnapshotExpiryConfig(msgspec.Struct, frozen=True):
+    """The keys in the `config` of a policy of snapshot expiry that `expire` uses."""
+
+    min_snapshot_to_keep: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    max_snapshot_age_days: Days | None = None
+    max_ref_age_days: Days | None = None
+
+
+class OrphanConfig(msgspec.Struct, frozen=True):
+    """The keys in the `config` of a policy of orphan removal that `remove_orphans` uses."""
+
+    prefix_mismatch_mode: Literal["error", "ignore", "delete"] | None = None
+
+
+class MaintenanceContent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Content of a policy of maintenance."""
+
+    enable: bool
+    version: Literal["2025-02-03"] = "2025-02-03"
+    config: dict[str, str | int | float | bool] = {}
+
+    @property
+    def interval_ms(self) -> int:
+        """Interval at which workers do what the policy says, in milliseconds."""
+        found = self.config.get(INTERVAL)
+        return DEFAULT_INTERVAL_MS if found is None else duration_ms(INTERVAL, str(found))
+
+
+class OrphanContent(MaintenanceContent, frozen=True, forbid_unknown_fields=True):
+    """Content of a policy of orphan removal."""
+
+    max_orphan_file_age_in_days: Annotated[int, msgspec.Meta(ge=0, le=_MOST_DAYS)] | None = None
+    locations: list[str] = []
+
+
+class AccessContent(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Content of a policy of access control. It is a hint for engines."""
+
+    principal_role: str | None = None
+    column_projections: list[str] = []
+    row_filters: list[Any] = []
+    version: Literal["2025-02-03"] = "2025-02-03"
+
+
+class PolicyType(NamedTuple):
+    """A type of policies."""
+
+    name: str
+    content: type[MaintenanceContent] | type[AccessContent]
+    config: type[msgspec.Struct] | None = None
+    """Keys of `config` whose values are checked."""
+    is_inheritable: bool = True
+    """Whether a policy applies to everything in its target, unless something there has another policy of the type."""
+    job: str = ""
+    """Procedure that does what policies of this type say; empty if no job of this product does."""
+
+
+SNAPSHOT_EXPIRY: Final = "system.snapshot-expiry"
+ORPHAN_REMOVAL: Final = "system.orphan-file-removal"
+
+TYPES: Final = {
+    one.name: one
+    for one in (
+        PolicyType("system.data-compaction", MaintenanceContent),
+        PolicyType("system.metadata-compaction", MaintenanceContent),
+        PolicyType(ORPHAN_REMOVAL, OrphanContent, OrphanConfig, job="remove_orphans"),
+        PolicyType(SNAPSHOT_EXPIRY, MaintenanceContent, SnapshotExpiryConfig, job="expire"),
+        PolicyType("system.access-control", AccessContent, is_inheritable=False),
+    )
+}
+"""All types of policies, by name."""
+
+
+def type_of(name: str) -> PolicyType:
+    """Return a type of policies.
+
+    Raises:
+        BadRequestError: there is no such type; the message lists the types.
+    """
+    found = TYPES.get(name)
+    if found is None:
+        raise BadRequestError(
+            f"there is no type of policies {name[:80]!r}; the types are: {', '.join(TYPES)}"
+        )
+    return found
+
+
+def parsed(type_name: str, content: str) -> MaintenanceContent | AccessContent:
+    """Parse and check the content of a policy.
+
+    Raises:
+        BadRequestError: the content does not fit the schema of the type.
+    """
+    kind = type_of(type_name)
+    try:
+        if len(content.encode()) > MAX_CONTENT_BYTES:
+            raise BadRequestError(f"the content of the policy has more than {MAX_CONTENT_BYTES} bytes")
+        found = msgspec.json.decode(content, type=kind.content)
+        if isinstance(found, MaintenanceContent):
+            if kind.config is not None:
+                msgspec.convert(found.config, kind.config)
+            if not found.interval_ms >= 1_000:
+                raise BadRequestError(f"the {INTERVAL!r} in the config of the policy must be at least 1 s")
+        elif not found.column_projections and not found.row_filters:
+            raise BadRequestError("the content of the policy needs 'columnProjections' or 'rowFilters'")
+    except (msgspec.MsgspecError, InputError, UnicodeError) as error:
+        raise BadRequestError(f"the content does not fit the schema of {type_name}: {error}") from error
+    return found
+
+
+def expiry_properties(content: MaintenanceContent) -> dict[str, str]:
+    """Return the properties of a table that mean the same as a policy of snapshot expiry."""
+    config = msgspec.convert(content.config, SnapshotExpiryConfig)
+    found: dict[str, float | int | None] = {
+        MIN_SNAPSHOTS: config.min_snapshot_to_keep,
+        MAX_SNAPSHOT_AGE: None
+        if config.max_snapshot_age_days is None
+        else config.max_snapshot_age_days * DAY_MS,
+        MAX_REF_AGE: None if config.max_ref_age_days is None else config.max_ref_age_days * DAY_MS,
+    }
+    return {name: str(int(number)) for name, number in found.items() if number is not None}

@@ -1,0 +1,70 @@
+"""When tasks are due."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Final
+
+from polaris_spark.errors import InputError, MissingLibraryError
+from polaris_spark.maintenance.queue.rows import Timing
+
+LEAST_INTERVAL_MS: Final = 1_000
+"""Shortest interval of a schedule, in milliseconds."""
+FIRST_BACKOFF_MS: Final = 30_000
+"""Time between the first and the second attempt, in milliseconds. Each further time is twice as long."""
+LONGEST_BACKOFF_MS: Final = 3_600_000
+"""Longest time between two attempts, in milliseconds."""
+
+
+def check_timing(timing: Timing) -> None:
+    """Check the times of a schedule.
+
+    Raises:
+        InputError: there is neither or both of an interval and a cron expression, or one of them cannot be used.
+        MissingLibraryError: there is a cron expression, and the library for them is not installed.
+    """
+    if bool(timing.every_ms) == bool(timing.cron):
+        raise InputError("give either every, such as '6 h', or cron, such as '30 2 * * *'")
+    if timing.cron:
+        next_due(timing, 0, 0)
+    elif timing.every_ms < LEAST_INTERVAL_MS:
+        raise InputError(f"every is {timing.every_ms} ms; it must be at least 1 s")
+
+
+def next_due(timing: Timing, due_ms: int, now_ms: int) -> int:
+    """Return the time of the first run after `now_ms`, without jitter, in milliseconds since 1970. Runs that were
+    missed before now are left out.
+
+    Args:
+        due_ms: time of the last run according to the schedule, without jitter.
+    Raises:
+        InputError: the cron expression cannot be used.
+        MissingLibraryError: the library for cron expressions is not installed.
+    """
+    if not timing.cron:
+        missed = max(0, now_ms - due_ms) // timing.every_ms
+        return due_ms + (missed + 1) * timing.every_ms
+    try:
+        from cronsim import CronSim, CronSimError
+    except ImportError as error:
+        raise MissingLibraryError(
+            "cron expressions need a library that is not installed: pip install 'polaris-spark[schedules]'"
+        ) from error
+    try:
+        found = next(CronSim(timing.cron, datetime.fromtimestamp(now_ms / 1_000, timezone.utc)))
+    except (CronSimError, StopIteration) as error:
+        raise InputError(
+            f"cron is {timing.cron[:200]!r}; write minute, hour, day, month and day of the week, such as '30 2 * * *'"
+        ) from error
+    return int(found.timestamp() * 1_000)
+
+
+def backoff_ms(attempt: int, random: float) -> int:
+    """Return the time until the next attempt, in milliseconds.
+
+    Args:
+        attempt: number of the attempt that has failed, counted from 1.
+        random: number from 0 to 1, by which the times of several tasks differ.
+    """
+    longest = min(LONGEST_BACKOFF_MS, FIRST_BACKOFF_MS << min(attempt - 1, 20))
+    return int(longest * (0.5 + random / 2))

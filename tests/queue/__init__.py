@@ -1,0 +1,1 @@
+"""Tests of schedules, tasks, workers, the history of runs, and policies."""
