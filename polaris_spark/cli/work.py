@@ -51,7 +51,7 @@ def work(
     from polaris_spark.cli.stores import open_store, properties_of
     from polaris_spark.extension import ROUTER
     from polaris_spark.jobs.worker import Worker
-    from polaris_spark.rest.session import open_session
+    from polaris_spark.rest.opening import open_session
     from polaris_spark.spark.options import refuse_memory
 
     poll_ms, lease_ms = positive("--poll", poll), positive("--lease", lease)
@@ -101,7 +101,7 @@ class ServingWorker:
     def __enter__(self) -> ServingWorker:
         from polaris_spark.extension import ROUTER
         from polaris_spark.jobs.worker import Worker
-        from polaris_spark.rest.session import open_session
+        from polaris_spark.rest.opening import open_session
 
         self._session = open_session(self._properties, SystemClock(), ROUTER)
         try:

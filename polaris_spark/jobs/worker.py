@@ -310,7 +310,7 @@ class Worker:
         Raises:
             NotFoundError: the catalog or the branch does not exist.
         """
-        from polaris_spark.rest.session import open_session
+        from polaris_spark.rest.opening import open_session
 
         with self._opening:
             found = self._sessions.get((row.entity_id, branch))
