@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.checks import Check, checks_in
 from polaris_spark.catalog.differences import changed_entities
-from polaris_spark.catalog.entity_merge import Difference, Merged
+from polaris_spark.catalog.merge_steps import Difference, Merged
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import NAMES, PROPERTIES
 from polaris_spark.catalog.state_merge import MergeStates

@@ -22,8 +22,8 @@ from polaris_spark.catalog.checked_merge import (
     unevaluated,
 )
 from polaris_spark.catalog.differences import EntityChange, Version, changed_entities
-from polaris_spark.catalog.entity_merge import KINDS, Difference, Merged, Strategy, same_snapshots
 from polaris_spark.catalog.merge_base import MERGES, Ancestry, ancestry_of, merge_base, reader_of, unmerged
+from polaris_spark.catalog.merge_steps import KINDS, Difference, Merged, Strategy, same_snapshots
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import IDS, NAMES, TABLE, id_bytes
 from polaris_spark.catalog.state_merge import MERGED, MergeStates, new_difference

@@ -21,8 +21,8 @@ from collections.abc import Callable
 from polaris_spark.catalog.branches import branch_of, create_area
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.differences import changed_entities
-from polaris_spark.catalog.entity_merge import Difference, Merged
 from polaris_spark.catalog.merge_base import ancestry_of, merge_base
+from polaris_spark.catalog.merge_steps import Difference, Merged
 from polaris_spark.catalog.merges import Options, merge_branch
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.state_merge import MergeStates, new_difference

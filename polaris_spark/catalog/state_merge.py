@@ -24,22 +24,19 @@ from collections.abc import Callable, Mapping, Sequence
 
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.differences import EntityChange, Version
-from polaris_spark.catalog.entities import (
-    CatalogChange,
-    Context,
-)
-from polaris_spark.catalog.entity_merge import (
+from polaris_spark.catalog.entities import CatalogChange, Context
+from polaris_spark.catalog.entity_merge import MergeRun
+from polaris_spark.catalog.manifest_files import ManifestFiles
+from polaris_spark.catalog.merge_base import record_merge
+from polaris_spark.catalog.merge_steps import (
     KINDS,
     Difference,
     Merged,
-    MergeRun,
     Step,
     Strategy,
     name_of,
     owner_of_storage,
 )
-from polaris_spark.catalog.manifest_files import ManifestFiles
-from polaris_spark.catalog.merge_base import record_merge
 from polaris_spark.catalog.metadata.manifest_lists import ManifestList
 from polaris_spark.catalog.rows import OWNERS, id_bytes, id_from
 from polaris_spark.catalog.table_merge import ManifestSource

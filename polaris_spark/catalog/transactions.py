@@ -33,7 +33,7 @@ import msgspec
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.contents import metadata_file
 from polaris_spark.catalog.differences import EntityChange, changed_entities
-from polaris_spark.catalog.entity_merge import Difference, Merged
+from polaris_spark.catalog.merge_steps import Difference, Merged
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.metadata.texts import decode
 from polaris_spark.catalog.references import head_name

@@ -37,8 +37,8 @@ from polaris_spark.catalog.contents import StorageView, content_of
 from polaris_spark.catalog.differences import EntityChange, Version
 from polaris_spark.catalog.drops import Damage, logged
 from polaris_spark.catalog.entities import TableName, check_new_name, find, table_key, taken_by
-from polaris_spark.catalog.entity_merge import Difference, Merged, name_of, owner_of_storage
 from polaris_spark.catalog.materialized_views import is_materialized, storage_name
+from polaris_spark.catalog.merge_steps import Difference, Merged, name_of, owner_of_storage
 from polaris_spark.catalog.metadata.rows import View
 from polaris_spark.catalog.rows import IDS, NAMESPACE, TABLE, VIEW, id_bytes
 from polaris_spark.catalog.state_merge import MergeStates

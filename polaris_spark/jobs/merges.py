@@ -68,7 +68,7 @@ def options(call: Call, arguments: Mapping[str, Any]) -> Options:
 
 
 def _strategy(text: str | None, label: str) -> Any:
-    from polaris_spark.catalog.entity_merge import Strategy
+    from polaris_spark.catalog.merge_steps import Strategy
 
     try:
         return Strategy((text or "").lower())

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import polaris_spark
-from polaris_spark.catalog.entity_merge import Difference
+from polaris_spark.catalog.merge_steps import Difference
 from polaris_spark.catalog.state_merge import MergeStates
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.rows import Commit, Entries

@@ -7,7 +7,7 @@ from typing import Any
 
 from polaris_spark.catalog.checked_merge import CheckOutcome, MergedState
 from polaris_spark.catalog.checks import Check
-from polaris_spark.catalog.entity_merge import Merged
+from polaris_spark.catalog.merge_steps import Merged
 from polaris_spark.catalog.merges import Options, merge_branch
 from polaris_spark.commits.change import Operation
 from tests.rest.client import Client

@@ -10,7 +10,7 @@ from itertools import count
 import pytest
 
 from polaris_spark.catalog.checked_merge import TRIES, MergedState, ReadDifference, merge_checked
-from polaris_spark.catalog.entity_merge import Difference, Merged, Strategy
+from polaris_spark.catalog.merge_steps import Difference, Merged, Strategy
 from polaris_spark.catalog.merges import Options, cherry_pick, compare, merge_branch, revert
 from polaris_spark.catalog.state_merge import MergeStates, new_difference
 from polaris_spark.catalog.states import reader_at

@@ -12,8 +12,8 @@ import pytest
 import polaris_spark
 from polaris_spark.catalog.branches import branch_of
 from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.entity_merge import Merged
 from polaris_spark.catalog.merge_base import merge_base
+from polaris_spark.catalog.merge_steps import Merged
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.log import entries
 from polaris_spark.commits.state import CommitReader

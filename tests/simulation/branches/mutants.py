@@ -81,7 +81,7 @@ BRANCH_MUTANTS: dict[str, Mutant] = {
             Patch(
                 entity_merge.MergeRun,
                 "_step",
-                'raise _Conflict("the other state removed it, and this branch changed it")',
+                'raise EntityConflict("the other state removed it, and this branch changed it")',
                 'return Step(id, ours, None, change, "removed")',
             ),
         ),
