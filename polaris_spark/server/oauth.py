@@ -162,28 +162,34 @@ class TokenEndpoint:
         roles = _asked(form)
         client, address = _client_of(request, form), address_of(request)
         if client is not None:
-            # A client that authenticates itself may exchange its expired token.
-            head, principal, secret = await self._log_in(client, address, "token-exchange")
-            login = await self._authentication.try_token(subject)
-            if login is not None and login.principal != principal.name:
-                self._authentication.failed(
-                    address, "token-exchange", "the token belongs to another principal"
-                )
-                raise RefusedError(
-                    "invalid_grant", "the subject token does not belong to the client's principal"
-                )
-            given = None if login is None else login.roles
-            return await self._issue(
-                request,
-                head,
-                principal,
-                roles,
-                "token-exchange",
-                client.id,
-                given=given,
-                secret=secret.created,
-            )
-        actor = form.get("actor_token")
+            return await self._exchange_by_client(request, subject, roles, client, address)
+        return await self._exchange_by_token(request, subject, form.get("actor_token"), roles, address)
+
+    async def _exchange_by_client(
+        self, request: Request, subject: str, roles: frozenset[str] | None, client: _Client, address: str
+    ) -> TokenAnswer:
+        """Exchange the token of a client that authenticates itself. The token may have expired."""
+        head, principal, secret = await self._log_in(client, address, "token-exchange")
+        login = await self._authentication.try_token(subject)
+        if login is not None and login.principal != principal.name:
+            self._authentication.failed(address, "token-exchange", "the token belongs to another principal")
+            raise RefusedError("invalid_grant", "the subject token does not belong to the client's principal")
+        given = None if login is None else login.roles
+        return await self._issue(
+            request,
+            head,
+            principal,
+            roles,
+            "token-exchange",
+            client.id,
+            given=given,
+            secret=secret.created,
+        )
+
+    async def _exchange_by_token(
+        self, request: Request, subject: str, actor: str | None, roles: frozenset[str] | None, address: str
+    ) -> TokenAnswer:
+        """Exchange a valid token."""
         try:
             login = await self._authentication.login_of(subject, address)
             if actor:
