@@ -25,7 +25,10 @@ from tests.stores import SHARED, StoreOn, shared_out
 
 preload(__name__)
 
-BRANCHES = ("dev", "main")
+CONTENT: dict[str, list[list[str]]] = {"dev": [], "main": [["db"]]}
+"""The namespaces of the catalog `a` by branch."""
+KILLS_OF_A_STORE = 5
+"""Number of kills in one store. The next one is in a new store, because each check reads the whole history."""
 
 
 class Asked(NamedTuple):
@@ -68,7 +71,7 @@ def listed(session: Session) -> tuple[list[str], list[str]]:
 def contents(uri: str, folder: Path, name: str) -> dict[str, list[list[str]]]:
     """The namespaces of a catalog by branch."""
     found = {}
-    for branch in BRANCHES:
+    for branch in CONTENT:
         with opened(uri, folder, name, branch).session as session:
             found[branch] = Client(session).ok("GET", "v1/namespaces")["namespaces"]
     return found
@@ -96,8 +99,10 @@ def test_a_process_may_be_killed_before_each_operation_on_the_database(
 ) -> None:
     took_effect = []
     for number in count(1):
-        uri = store_on(scheme)  # a new one, because each check reads the whole history
-        is_killed, effect = killed_at(uri, tmp_path / str(number), name, number)
+        turn, used = divmod(number - 1, KILLS_OF_A_STORE)
+        if not used:
+            uri = store_on(scheme)
+        is_killed, effect = killed_at(uri, tmp_path / str(turn), name, number)
         took_effect.append(effect)
         if not is_killed:
             break
@@ -115,11 +120,10 @@ def killed_at(uri: str, folder: Path, name: str, number: int) -> tuple[bool, boo
     """
     asked = CHANGES[name]
     with opened(uri, folder).session as session:
-        session.catalogs.create("a", {"warehouse": str(folder / "w")})
+        session.catalogs.create("a", {"warehouse": str(folder / f"w{number}")})
         with opened(uri, folder, "a").session as of_a:
             call(of_a, "create_branch", name="dev")
             Client(of_a).namespace("db")
-        content = contents(uri, folder, "a")
         if asked.begins_dropped:
             session.catalogs.drop("a", cascade=True)
         process = context.Process(target=die, args=(uri, folder, name, number))
@@ -132,7 +136,7 @@ def killed_at(uri: str, folder: Path, name: str, number: int) -> tuple[bool, boo
             if found == asked.before:
                 asked.run(session)
             elif found[0]:
-                assert contents(uri, folder, found[0][0]) == content  # opening it completes it
+                assert contents(uri, folder, found[0][0]) == CONTENT  # opening it completes it
             else:
                 session.catalogs.settle_all()
         assert listed(session) == asked.after
@@ -141,9 +145,8 @@ def killed_at(uri: str, folder: Path, name: str, number: int) -> tuple[bool, boo
         if dropped:
             session.catalogs.undrop("a")
             there = ["a"]
-        assert contents(uri, folder, there[0]) == content
+        assert contents(uri, folder, there[0]) == CONTENT
         session.catalogs.drop(there[0], cascade=True)
-        check(session)
         call(session, "sweep")  # ends the catalog, because the grace period is 0 s
         assert listed(session) == ([], [])
         check(session)
