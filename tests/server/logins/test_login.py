@@ -62,6 +62,15 @@ def test_the_client_id_and_secret_may_come_in_a_header(server: Server) -> None:
     assert status_of(server, answer["access_token"]) == 200
 
 
+def test_metrics_need_no_token_only_on_a_loopback_host(server: Server) -> None:
+    """A web page can reach the server by another name of the loopback address."""
+    assert Remote(server.uri).raw("GET", "/metrics")[0] == 200
+    foreign = {"Host": "evil.example"}
+    assert Remote(server.uri).raw("GET", "/metrics", None, foreign)[0] == 401
+    own = {**foreign, "Authorization": f"Bearer {STATIC}"}
+    assert Remote(server.uri).raw("GET", "/metrics", None, own)[0] == 200
+
+
 def test_an_old_token_that_is_sent_along_does_not_hinder_a_login(server: Server) -> None:
     assert ask(server, credentials_form("ann"), {"Authorization": "Bearer expired"})[0] == 200
 
