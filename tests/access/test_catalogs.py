@@ -73,6 +73,29 @@ def test_a_creator_owns_the_new_catalog(world: World, ann: User, tmp_path: Path)
     own.session.close()
 
 
+def test_nobody_owns_a_catalog_whose_creator_dies_before_it_is_the_owner(
+    world: World, ann: User, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    world.grant(["CATALOG_CREATE"], securables.REALM)
+    with monkeypatch.context() as dying:
+        dying.setattr("polaris_spark.rest.catalog_rules.CatalogRules.own", die)
+        with pytest.raises(KeyboardInterrupt):
+            ann.session.catalogs.create("lost", {"warehouse": str(tmp_path / "lost")})
+    world.revoke_all()
+    world.grant(["TABLE_LIST"])
+    with pytest.raises(NotFoundError):
+        ann.session.catalogs.described("lost")
+    opened = world.open(world.administrator, catalog="lost", warehouse=str(tmp_path / "lost"))
+    assert opened.status("GET", "v1/namespaces") == 200
+    assert opened.call("show_owner")[1]["rows"] == [["catalog lost", None]]
+    assert opened.call("set_owner", owner="ann")[0] == 200
+    assert ann.session.catalogs.described("lost").row.name == "lost"
+    opened.session.close()
+
+
 def test_hidden_catalogs_are_answered_as_missing_ones(world: World, ann: User, tmp_path: Path) -> None:
     world.revoke_all()
     world.grant(["TABLE_LIST"])  # in the default catalog only
