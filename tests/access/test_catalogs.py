@@ -12,7 +12,7 @@ from polaris_spark.access import securables
 from polaris_spark.access.control import changed
 from polaris_spark.catalog import realm_catalogs
 from polaris_spark.errors import AlreadyExistsError, ForbiddenError, NotFoundError
-from tests.access.world import User, World
+from tests.access.world import SCHEMA, User, World
 
 MANAGED = "api/management/v1/catalogs"
 
@@ -234,6 +234,17 @@ def test_the_error_for_an_overlapping_warehouse_does_not_name_hidden_catalogs(
         assert "within" not in str(body)
     with pytest.raises(ForbiddenError, match="hidden"):
         catalogs.undrop("mine")
+
+
+def test_the_error_for_a_location_names_no_other_catalog(world: World, ann: User, tmp_path: Path) -> None:
+    create(world, "secret", tmp_path)
+    world.namespace("db")
+    world.grant(["TABLE_CREATE"])
+    body = {"name": "t", "schema": SCHEMA, "location": str(tmp_path / "secret" / "inside")}
+    status, answer = ann.send("POST", "v1/namespaces/db/tables", body)
+    message = answer["error"]["message"]
+    assert (status, "of another catalog" in message) == (403, True), message
+    assert "catalog 'secret'" not in message
 
 
 def test_no_request_tells_whether_a_hidden_catalog_exists(world: World, ann: User) -> None:
