@@ -78,6 +78,6 @@ def test_a_refresh_reads_no_more_than_the_owner_of_the_view(spark: SparkSession,
     spark.sql(f"INSERT INTO {root}.refreshed.t VALUES (1)")
     with pytest.raises(Exception, match=r"'ann' needs the privilege TABLE_READ_DATA on table refreshed\.t"):
         spark.sql(f"CALL {root}.system.refresh('refreshed.v')").collect()
-    world.grant(["TABLE_READ_DATA"], world.entity("refreshed", "t", kind=TABLE))
+    spark.sql(f"CALL {root}.system.grant('TABLE_READ_DATA', 'one', 'table', 'refreshed.t')")
     spark.sql(f"CALL {root}.system.refresh('refreshed.v')").collect()
     assert [tuple(row) for row in spark.table(f"{root}.refreshed.v").collect()] == [(1,)]
