@@ -178,7 +178,11 @@ def _taken(context: Context, place: tuple[str, ...]) -> str:
         return ""
     if locations.is_below_any(locations.segments(context.warehouse), [place]):
         return f"it contains the warehouse of this catalog, {context.warehouse}"
-    return context.refused_elsewhere(place)
+    why = context.refused_elsewhere(place)
+    # In a realm with access control, the principal may not see that catalog.
+    return (
+        "it overlaps with the warehouse or a table of another catalog" if why and context.has_owners else why
+    )
 
 
 def content_of(reader: ObjectReader, content: int, cls: type[C]) -> C | Unloaded:

@@ -99,7 +99,8 @@ def call_procedure(_: Catalog, request: Request) -> Response:
         session = session.derive(notes=request.notes)
     arguments = procedure.checked_arguments(_decoded(procedure, asked.arguments or {}))
     wait = _seconds(asked.wait_seconds)
-    run = Run(run_id(asked.id), procedure, caller.principal, session.connection.clock.now_ms())
+    now = session.connection.clock.now_ms()
+    run = Run(run_id(asked.id), procedure, caller.principal, now, caller.roles)
     driver = (
         None if asked.driver is None else Driver(asked.driver.call, asked.driver.port, asked.driver.secret)
     )
@@ -230,8 +231,8 @@ def _run(request: Request) -> Run:
 
 def _is_own(request: Request, run: Run) -> bool:
     """Return whether the caller is allowed to see and cancel a run. A local caller may see and cancel all runs; an HTTP
-    client, only the runs of its principal."""
-    return request.caller.is_local or run.principal == request.caller.principal
+    client, only the runs of its principal that use none but its roles."""
+    return request.caller.is_local or run.is_of(request.caller.principal, request.caller.roles)
 
 
 ROUTES = (

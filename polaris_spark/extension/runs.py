@@ -58,8 +58,20 @@ RUNNING, SUCCEEDED, FAILED, CANCELLED = "running", "succeeded", "failed", "cance
 class Run:
     """A run of a procedure. Thread-safe."""
 
-    def __init__(self, id: str, procedure: Procedure, principal: str, started_ms: int) -> None:
+    def __init__(
+        self,
+        id: str,
+        procedure: Procedure,
+        principal: str,
+        started_ms: int,
+        roles: frozenset[str] | None = None,
+    ) -> None:
+        """
+        Args:
+            roles: names of the principal roles that the run uses; None for all that the principal has.
+        """
         self.id = id
+        self.roles = roles
         self.procedure = procedure
         self.principal = principal
         self.started_ms = started_ms
@@ -76,6 +88,12 @@ class Run:
         self._progress: Progress | None = None
         self._call: Call | None = None
         self._is_cancelled = False
+
+    def is_of(self, principal: str, roles: frozenset[str] | None) -> bool:
+        """Whether the run is of a principal, and uses no other roles than these (None: all that the principal has)."""
+        return self.principal == principal and (
+            roles is None or (self.roles is not None and self.roles <= roles)
+        )
 
     def watch(self, step: str, done: int, total: int) -> None:
         """Record the progress of the run."""
@@ -183,7 +201,9 @@ class Runs:
         with self._guard:
             present = self._runs.get(run.id)
             if present is not None:
-                if (present.procedure.name, present.principal) != (run.procedure.name, run.principal):
+                if present.procedure.name != run.procedure.name or not present.is_of(
+                    run.principal, run.roles
+                ):
                     raise AlreadyExistsError(
                         f"the run {run.id!r} belongs to another procedure or principal; choose another id"
                     )

@@ -79,7 +79,10 @@ class ServedCatalogs:
         self._dropped: dict[int, float] = {}
         """Entity ids of dropped catalogs with an open session, with the time at which each was first missing."""
         self._guard = threading.Lock()
-        self._opening = threading.Lock()
+        self._opening: dict[int, threading.Lock] = {}
+        """Locks by the entity id of a catalog, which is held while the catalog is opened. A catalog that is slow to
+        open does not delay requests to others."""
+        self._is_closed = False
 
     @property
     def default(self) -> Session:
@@ -140,8 +143,8 @@ class ServedCatalogs:
 
     def close(self) -> None:
         """Close the sessions of all catalogs, which releases the store."""
-        with self._opening:
-            opened = [one.session for one in self._opened.values() if one.session is not self.session]
+        self._is_closed = True
+        opened = [one.session for one in list(self._opened.values()) if one.session is not self.session]
         for session in (*opened, self.session):
             session.close()
 
@@ -184,22 +187,19 @@ class ServedCatalogs:
         """
         missing = self._opened.keys() - existing - {self._default.entity_id}
         self._dropped = {id: self._dropped.get(id, now) for id in missing}
-        over = [id for id, since in self._dropped.items() if now - since >= DROPPED_MS]
-        if over and self._opening.acquire(blocking=False):  # else the next call closes them
-            try:
-                closed = [self._opened.pop(id).session for id in over]
-            finally:
-                self._opening.release()
+        for id in [id for id, since in self._dropped.items() if now - since >= DROPPED_MS]:
+            session = self._opened.pop(id).session
             # Closing waits for runs that were cancelled.
-            for session in closed:
-                threading.Thread(target=session.close, name="polaris-close-dropped", daemon=True).start()
+            threading.Thread(target=session.close, name="polaris-close-dropped", daemon=True).start()
 
     def _of(self, row: CatalogRow) -> Session:
         """Return the session of a catalog, after opening the catalog if necessary."""
-        opened = self._opened.get(row.entity_id)  # without the lock, which is held while a catalog is opened
+        opened = self._opened.get(
+            row.entity_id
+        )  # without the lock, which is held while the catalog is opened
         if opened is not None and opened.restricted.catalog.name == row.name:
             return opened.restricted
-        with self._opening:
+        with self._opening.setdefault(row.entity_id, threading.Lock()):
             opened = self._opened.get(row.entity_id)
             if opened is None:
                 opened = self._open(row)
@@ -207,6 +207,8 @@ class ServedCatalogs:
                 renamed = opened.restricted.derive(catalog=opened.restricted.catalog.renamed(row))
                 opened = opened._replace(restricted=renamed)
             self._opened[row.entity_id] = opened
+            if self._is_closed:  # since this catalog began to be opened
+                opened.session.close()
             return opened.restricted
 
     def _open(self, row: CatalogRow) -> _Opened:

@@ -12,7 +12,7 @@ from polaris_spark.access import securables
 from polaris_spark.access.control import changed
 from polaris_spark.catalog import realm_catalogs
 from polaris_spark.errors import AlreadyExistsError, ForbiddenError, NotFoundError
-from tests.access.world import User, World
+from tests.access.world import SCHEMA, User, World
 
 MANAGED = "api/management/v1/catalogs"
 
@@ -71,6 +71,29 @@ def test_a_creator_owns_the_new_catalog(world: World, ann: User, tmp_path: Path)
     ann.session.catalogs.drop("ours", cascade=True)
     assert ann.session.catalogs.undrop("ours").row.name == "ours"
     own.session.close()
+
+
+def test_nobody_owns_a_catalog_whose_creator_dies_before_it_is_the_owner(
+    world: World, ann: User, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    world.grant(["CATALOG_CREATE"], securables.REALM)
+    with monkeypatch.context() as dying:
+        dying.setattr("polaris_spark.rest.catalog_rules.CatalogRules.own", die)
+        with pytest.raises(KeyboardInterrupt):
+            ann.session.catalogs.create("lost", {"warehouse": str(tmp_path / "lost")})
+    world.revoke_all()
+    world.grant(["TABLE_LIST"])
+    with pytest.raises(NotFoundError):
+        ann.session.catalogs.described("lost")
+    opened = world.open(world.administrator, catalog="lost", warehouse=str(tmp_path / "lost"))
+    assert opened.status("GET", "v1/namespaces") == 200
+    assert opened.call("show_owner")[1]["rows"] == [["catalog lost", None]]
+    assert opened.call("set_owner", owner="ann")[0] == 200
+    assert ann.session.catalogs.described("lost").row.name == "lost"
+    opened.session.close()
 
 
 def test_hidden_catalogs_are_answered_as_missing_ones(world: World, ann: User, tmp_path: Path) -> None:
@@ -211,6 +234,17 @@ def test_the_error_for_an_overlapping_warehouse_does_not_name_hidden_catalogs(
         assert "within" not in str(body)
     with pytest.raises(ForbiddenError, match="hidden"):
         catalogs.undrop("mine")
+
+
+def test_the_error_for_a_location_names_no_other_catalog(world: World, ann: User, tmp_path: Path) -> None:
+    create(world, "secret", tmp_path)
+    world.namespace("db")
+    world.grant(["TABLE_CREATE"])
+    body = {"name": "t", "schema": SCHEMA, "location": str(tmp_path / "secret" / "inside")}
+    status, answer = ann.send("POST", "v1/namespaces/db/tables", body)
+    message = answer["error"]["message"]
+    assert (status, "of another catalog" in message) == (403, True), message
+    assert "catalog 'secret'" not in message
 
 
 def test_no_request_tells_whether_a_hidden_catalog_exists(world: World, ann: User) -> None:

@@ -65,3 +65,19 @@ def test_grants_are_managed_in_sql(spark: SparkSession, world: World) -> None:
     assert [tuple(row) for row in rows] == [("principal role 'sql_readers'", "catalog polaris", "TABLE_LIST")]
     (row,) = spark.sql(f"CALL {root}.system.create_principal('bob')").collect()
     assert len(row.client_secret) == 64
+
+
+def test_a_refresh_reads_no_more_than_the_owner_of_the_view(spark: SparkSession, world: World) -> None:
+    root = catalog_of(spark, world, world.administrator)
+    spark.sql(f"CREATE NAMESPACE {root}.refreshed")
+    spark.sql(f"CREATE TABLE {root}.refreshed.t (a BIGINT)")
+    spark.sql(
+        f"CALL {root}.system.create_materialized_view('refreshed.v', 'SELECT a FROM {root}.refreshed.t')"
+    )
+    spark.sql(f"CALL {root}.system.set_owner('ann', 'view', 'refreshed.v')")
+    spark.sql(f"INSERT INTO {root}.refreshed.t VALUES (1)")
+    with pytest.raises(Exception, match=r"'ann' needs the privilege TABLE_READ_DATA on table refreshed\.t"):
+        spark.sql(f"CALL {root}.system.refresh('refreshed.v')").collect()
+    spark.sql(f"CALL {root}.system.grant('TABLE_READ_DATA', 'one', 'table', 'refreshed.t')")
+    spark.sql(f"CALL {root}.system.refresh('refreshed.v')").collect()
+    assert [tuple(row) for row in spark.table(f"{root}.refreshed.v").collect()] == [(1,)]

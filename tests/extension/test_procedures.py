@@ -153,6 +153,22 @@ def test_an_administrator_neither_sees_nor_cancels_the_runs_of_another_principal
     assert ended(admin, "one")["status"] == "succeeded"
 
 
+def test_a_token_with_fewer_roles_does_not_see_the_runs_of_the_others(admin: Asking, held: Held) -> None:
+    """Their results can contain what its own roles may not read."""
+    some, fewer = (Asking(admin.session, Role.ADMINISTRATOR) for _ in range(2))
+    some.caller = some.caller._replace(roles=frozenset({"reader", "writer"}))
+    fewer.caller = fewer.caller._replace(roles=frozenset({"reader"}))
+    assert some.call("held", id="one")[0] == 202
+    for caller, seen in ((some, True), (fewer, False), (admin, True)):
+        assert (caller.send("GET", "runs/one")[0] == 200) == seen
+        assert (caller.send("GET", "runs")[1]["runs"] != []) == seen
+    assert fewer.send("DELETE", "runs/one")[0] == 404
+    assert fewer.call("held", id="one")[0] == 409
+    assert admin.call("held", id="two")[0] == 202
+    assert some.send("GET", "runs/two")[0] == 404
+    held.free.set()
+
+
 def test_a_run_is_cancelled(admin: Asking, held: Held) -> None:
     admin.call("held", id="one")
     assert held.begun.wait(PATIENCE_S)

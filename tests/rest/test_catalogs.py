@@ -14,9 +14,10 @@ import pytest
 import polaris_spark
 from polaris_spark import Session
 from polaris_spark.catalog import realm_catalogs
+from polaris_spark.catalog import references as references_module
 from polaris_spark.catalog.catalog_changes import DropCatalog, UndropCatalog, end_dropped, unsettled
 from polaris_spark.catalog.realm_catalogs import RealmCatalogs
-from polaris_spark.catalog.references import CATALOGS, catalog_prefix, dropped_in
+from polaris_spark.catalog.references import CATALOGS, DroppedCatalog, catalog_prefix, dropped_in
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import (
@@ -383,6 +384,24 @@ def test_the_periods_of_a_dropped_catalog_count(realm: Realm) -> None:
     kept = realm_policy(catalog).rows_ms
     realm.main.catalogs.drop("a")
     assert realm_policy(catalog).rows_ms == kept > 200 * 24 * HOUR_MS
+
+
+def test_the_periods_of_a_catalog_count_that_is_dropped_while_they_are_read(
+    realm: Realm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, a sweep could delete what the catalog still keeps."""
+    realm.create("a", grace="300 d")
+    list_dropped = references_module.dropped_in
+
+    def late(*arguments: Any, **more: Any) -> list[DroppedCatalog]:
+        monkeypatch.undo()
+        realm.main.catalogs.drop("a")
+        return list_dropped(*arguments, **more)
+
+    monkeypatch.setattr(references_module, "dropped_in", late)
+    assert realm_policy(realm.main.catalog).rows_ms > 200 * 24 * HOUR_MS
+    assert "a" not in realm.names()
+    assert realm_policy(realm.main.catalog).rows_ms > 200 * 24 * HOUR_MS
 
 
 def test_other_files_of_a_dropped_catalog_without_collection_are_kept(tmp_path: Path) -> None:

@@ -11,9 +11,11 @@ from typing import Any
 
 import polaris_spark
 from polaris_spark.access.bootstrap import bootstrap
-from polaris_spark.access.changes import Assign, CreatePrincipal, CreateRole, Grant, RoleName
+from polaris_spark.access.changes import Assign, CreateRole, RoleName
 from polaris_spark.access.credentials import Credentials
+from polaris_spark.access.grant_changes import Grant
 from polaris_spark.access.places import place_of
+from polaris_spark.access.principal_changes import CreatePrincipal
 from polaris_spark.access.rows import ACCESS
 from polaris_spark.catalog.rows import NAMESPACE
 from polaris_spark.commits.change import Operation

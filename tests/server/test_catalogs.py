@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ import pytest
 import polaris_spark
 from polaris_spark import Session
 from polaris_spark.clock import ManualClock
+from polaris_spark.config import Properties
+from polaris_spark.server import catalogs
 from polaris_spark.server.catalogs import DROPPED_MS, NAMES_MS, ServedCatalogs
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.rest.client import Client, table_request
@@ -196,3 +200,47 @@ def test_a_server_closes_the_sessions_of_dropped_catalogs(tmp_path: Path) -> Non
     assert served.choose("dropped").request("GET", "v1/namespaces")[0] == 200
     served.close()
     assert all(one._closed.is_set() for one in opened)
+
+
+def test_a_catalog_that_is_slow_to_open_does_not_delay_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = polaris_spark.connect(store=f"sqlite://{tmp_path}/c.db", warehouse=str(tmp_path / "w"))
+    for name in ("slow", "quick"):
+        session.catalogs.create(name, {"warehouse": str(tmp_path / name)})
+    served, begun, go_on = ServedCatalogs(session), threading.Event(), threading.Event()
+    open_session = catalogs.open_session
+
+    def slow(properties: Properties, *more: Any) -> Session:
+        if properties.catalog == "slow":
+            begun.set()
+            assert go_on.wait(PATIENCE_S)
+        return open_session(properties, *more)
+
+    monkeypatch.setattr(catalogs, "open_session", slow)
+    with ThreadPoolExecutor(2) as threads:
+        waiting = [threads.submit(served.choose, "slow") for _ in range(2)]
+        assert begun.wait(PATIENCE_S)
+        assert served.choose("quick").request("GET", "v1/namespaces")[0] == 200
+        assert served.choose("polaris") is served.default
+        go_on.set()
+        one, two = (found.result() for found in waiting)
+    assert one is two
+    served.close()
+    assert one._closed.is_set()
+
+
+def test_a_catalog_that_is_opened_while_its_server_ends_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = polaris_spark.connect(store=f"sqlite://{tmp_path}/c.db", warehouse=str(tmp_path / "w"))
+    session.catalogs.create("a", {"warehouse": str(tmp_path / "a")})
+    served, open_session = ServedCatalogs(session), catalogs.open_session
+
+    def late(*arguments: Any) -> Session:
+        found = open_session(*arguments)
+        served.close()
+        return found
+
+    monkeypatch.setattr(catalogs, "open_session", late)
+    assert served.choose("a")._closed.is_set()

@@ -73,6 +73,7 @@ def planned(call: Call, name: TableName, *, full: bool) -> RefreshPlan | None:
     from polaris_spark.catalog.view_freshness import freshness, stored_rows
     from polaris_spark.catalog.view_sources import SOURCE_STATES, columns_of, query_of
     from polaris_spark.jobs.materialized_views.incremental import hidden_fields
+    from polaris_spark.jobs.materialized_views.rights import require_owner_reads
 
     state = call.session.catalog.view()
     view = materialized(state, name)
@@ -84,6 +85,7 @@ def planned(call: Call, name: TableName, *, full: bool) -> RefreshPlan | None:
     session = query_engine.session_settings(spark)
     catalog = spark_catalog(call)
     pinned = partial(pin, state, catalog, query_of(state, view), name, engine)
+    require_owner_reads(call.session, name, partial(pinned, stored=lambda *_: "stored rows"))
     query = pinned(stored=stored_rows(state, catalog, session, engine.outside))
     before = state_of(state, name)
     id = secrets.randbits(62)
