@@ -19,12 +19,10 @@ from polaris_spark.catalog.catalogs import list_catalogs
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import (
-    ForbiddenError,
     NotFoundError,
     OutcomeUnknownError,
     PolarisError,
     RealmStateError,
-    ReferenceGoneError,
     TaskRunningError,
     TryAgainError,
 )
@@ -178,7 +176,9 @@ class Worker:
         self._session.serving.require()
         references, found = self._session.catalog.references, False
         live = {one.name for one in references.listed() if one.registration.state == "live"}
-        for row in list_catalogs(references):
+        rows = list_catalogs(references)
+        self._close_without({row.entity_id for row in rows})
+        for row in rows:
             if queue_reference(row) not in live and policies_reference(row) not in live:
                 continue
             while not self._slots.acquire(timeout=_SLOT_SECONDS):
@@ -202,7 +202,7 @@ class Worker:
             session = self._of(row, MAIN)
             self._follow_policies(session)
             task = self._claimed(session, new_version())
-        except (ReferenceGoneError, NotFoundError, ForbiddenError) as error:
+        except PolarisError as error:  # the other catalogs get their turn
             log.warning("the worker skips catalog %r: %s", row.name, error)
             return None
         if task is None or task.lease is None:
@@ -329,6 +329,14 @@ class Worker:
         if found.catalog.name != row.name:
             return found.derive(catalog=found.catalog.renamed(row))
         return found
+
+    def _close_without(self, catalogs: set[int]) -> None:
+        """Close the sessions of catalogs that do not exist any more and have no runs in progress."""
+        with self._guard:
+            used = {one.session.catalog.row.entity_id for one in self._running.values()}
+        with self._opening:
+            for key in [key for key in self._sessions if key[0] not in catalogs | used]:
+                self._sessions.pop(key).close()
 
     def _keep(self) -> None:
         """Renew all leases until the worker is stopped. Cancel runs that have lost theirs."""

@@ -420,3 +420,25 @@ def test_a_worker_leaves_a_realm_alone_that_was_deactivated(
     with pytest.raises(RealmStateError):
         worker.run_due()
     assert counted.calls == []
+
+
+def test_a_catalog_that_cannot_be_opened_keeps_no_other_from_its_turn(
+    session: Session, counted: Counted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call(session, "create_catalog", name="broken", warehouse=str(tmp_path / "other"))
+    store = str(session.properties.store)
+    clock = session.connection.clock
+    with polaris_spark.connect(store=store, catalog="broken", create=False, clock=clock) as other:
+        call(other, "enqueue", procedure="counted")
+    call(session, "enqueue", procedure="counted")
+    worker = Worker(session)
+    open_catalog = worker._of
+
+    def opening(row: Any, branch: str) -> Session:
+        if row.name == "broken":
+            raise NotFoundError("broken")
+        return open_catalog(row, branch)
+
+    monkeypatch.setattr(worker, "_of", opening)
+    assert worker.run_due() == 1
+    worker.stop()
