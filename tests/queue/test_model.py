@@ -148,7 +148,7 @@ class Model:
 def test_every_task_ends_once_whatever_workers_do(session: Session, clock: ManualClock, number: int) -> None:
     print("seed", SEED + number)
     model = Model(session, clock, random.Random(SEED + number))
-    for _ in range(80):
+    for _ in range(150):
         model.step()
     model.finish()
     assert call(session, "fsck") == []
