@@ -31,7 +31,7 @@ from polaris_spark.maintenance.policies.changes import (
     policies_in,
 )
 from polaris_spark.maintenance.policies.rows import StoredPolicy
-from polaris_spark.maintenance.policies.types import type_of
+from polaris_spark.maintenance.policies.types import TYPES
 from polaris_spark.rest.messages import Identifier, Message, decode, encode
 from polaris_spark.rest.request import NO_CONTENT, Request, Response, json_response
 from polaris_spark.rest.router import POLARIS, Route
@@ -249,7 +249,8 @@ def _loaded(policy: StoredPolicy) -> Response:
 
 
 def _described(policy: StoredPolicy) -> tuple[str, bool, str, str, str, int]:
-    inheritable = type_of(policy.type).is_inheritable
+    known = TYPES.get(policy.type)  # a newer release may know more types
+    inheritable = known is not None and known.is_inheritable
     return policy.type, inheritable, policy.name, policy.description, policy.content, policy.version
 
 

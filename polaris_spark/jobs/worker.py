@@ -19,16 +19,15 @@ from polaris_spark.catalog.catalogs import list_catalogs
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import (
-    ForbiddenError,
     NotFoundError,
     OutcomeUnknownError,
     PolarisError,
-    ReferenceGoneError,
+    RealmStateError,
     TaskRunningError,
     TryAgainError,
 )
 from polaris_spark.jobs.procedure import Call
-from polaris_spark.jobs.queue.history import commit_queue, kept_ms, statistics_of
+from polaris_spark.jobs.queue.history import commit_queue, kept_ms, read_queue, statistics_of
 from polaris_spark.jobs.queue.policies import tasks_of_policies
 from polaris_spark.jobs.queue.values import from_json
 from polaris_spark.maintenance.policies.applicable import policies_state
@@ -43,6 +42,7 @@ from polaris_spark.maintenance.queue.changes import (
     QueueChange,
     Renew,
     ended,
+    followed,
 )
 from polaris_spark.maintenance.queue.rows import Lease, Outcome, QueuedTask, queue_reference
 from polaris_spark.names import MAIN
@@ -115,8 +115,6 @@ class Worker:
         self._opening = threading.Lock()
         self._guard = threading.Lock()
         self._running: dict[bytes, _Running] = {}
-        self._followed: dict[int, int] = {}
-        """For each catalog: the commit of its policies whose tasks are in the queue."""
         self._is_stopping = False
         self._stopped = threading.Event()
         self._renewing = threading.Thread(target=self._keep, name="polaris-worker-renews", daemon=True)
@@ -175,9 +173,12 @@ class Worker:
 
     def _begin_due(self, stop: threading.Event, futures: list[Future[None]] | None = None) -> bool:
         """Claim at most one task of each catalog, and begin to run it. Return whether a task was claimed."""
+        self._session.serving.require()
         references, found = self._session.catalog.references, False
         live = {one.name for one in references.listed() if one.registration.state == "live"}
-        for row in list_catalogs(references):
+        rows = list_catalogs(references)
+        self._close_without({row.entity_id for row in rows})
+        for row in rows:
             if queue_reference(row) not in live and policies_reference(row) not in live:
                 continue
             while not self._slots.acquire(timeout=_SLOT_SECONDS):
@@ -201,7 +202,7 @@ class Worker:
             session = self._of(row, MAIN)
             self._follow_policies(session)
             task = self._claimed(session, new_version())
-        except (ReferenceGoneError, NotFoundError, ForbiddenError) as error:
+        except PolarisError as error:  # the other catalogs get their turn
             log.warning("the worker skips catalog %r: %s", row.name, error)
             return None
         if task is None or task.lease is None:
@@ -212,15 +213,14 @@ class Worker:
         return self._threads.submit(self._execute, running)
 
     def _follow_policies(self, session: Session) -> None:
-        """Let the queue of a catalog have the tasks that its policies require, if these have changed since the last
-        call."""
+        """Let the queue of a catalog have the tasks that its policies require, if it has those of an earlier commit of
+        the policies."""
         catalog = session.catalog
-        state = policies_state(catalog)
+        state, queue = policies_state(catalog), read_queue(catalog)
         commit = 0 if state is None else state.base.head.commit
-        if self._followed.get(catalog.row.entity_id, 0) != commit:
-            change = FollowPolicies(self._clock, _operation(session), tasks_of_policies(catalog))
-            commit_queue(catalog, change)
-            self._followed[catalog.row.entity_id] = commit
+        if commit != (0 if queue is None else followed(queue)):
+            wanted = tasks_of_policies(catalog, state)
+            commit_queue(catalog, FollowPolicies(self._clock, _operation(session), wanted, commit))
 
     def _claimed(self, session: Session, run: bytes) -> QueuedTask | None:
         clock, operation = self._clock, _operation(session)
@@ -251,6 +251,8 @@ class Worker:
             call.by_operator = task.caller == "operator"
             call.is_recorded = True
             rows = procedure.rows(call, from_json(procedure, task.arguments))
+        except RealmStateError as error:  # nothing may be written to the realm; the lease runs out
+            log.warning("the run of %s has ended: %s", task.procedure, error)
         except TaskRunningError as error:
             log.info("%s waits: %s", task.procedure, error)
             self._end(running, None, "", wait=True)
@@ -327,6 +329,14 @@ class Worker:
         if found.catalog.name != row.name:
             return found.derive(catalog=found.catalog.renamed(row))
         return found
+
+    def _close_without(self, catalogs: set[int]) -> None:
+        """Close the sessions of catalogs that do not exist any more and have no runs in progress."""
+        with self._guard:
+            used = {one.session.catalog.row.entity_id for one in self._running.values()}
+        with self._opening:
+            for key in [key for key in self._sessions if key[0] not in catalogs | used]:
+                self._sessions.pop(key).close()
 
     def _keep(self) -> None:
         """Renew all leases until the worker is stopped. Cancel runs that have lost theirs."""

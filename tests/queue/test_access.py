@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from polaris_spark.access import securables
-from polaris_spark.access.changes import AlterPrincipal
+from polaris_spark.access.principal_changes import AlterPrincipal
 from polaris_spark.errors import ForbiddenError
 from polaris_spark.jobs.registry import call
 from polaris_spark.jobs.worker import Worker

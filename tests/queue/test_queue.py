@@ -12,7 +12,7 @@ import pytest
 import polaris_spark
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
-from polaris_spark.errors import BadRequestError, InputError, NotFoundError, TaskRunningError
+from polaris_spark.errors import BadRequestError, InputError, NotFoundError, RealmStateError, TaskRunningError
 from polaris_spark.jobs.queue.history import commit_queue, read_queue
 from polaris_spark.jobs.registry import call
 from polaris_spark.jobs.worker import Worker
@@ -22,6 +22,7 @@ from polaris_spark.maintenance.queue.rows import QueuedTask, RunRecord
 from polaris_spark.maintenance.queue.timing import FIRST_BACKOFF_MS, LONGEST_BACKOFF_MS
 from polaris_spark.rest.session import Session
 from polaris_spark.system.clocks import BEHIND_MS
+from polaris_spark.system.realms import RealmState
 from tests.queue.conftest import Counted
 
 DAY = 86_400_000
@@ -380,3 +381,64 @@ def test_a_queue_is_dropped_and_restored_with_its_catalog(
     assert worker.run_due() == 0
     call(session, "undrop_catalog", name="other")
     assert worker.run_due() == 1
+
+
+def test_a_queue_and_policies_are_in_a_realm_file(
+    session: Session, worker: Worker, counted: Counted, clock: ManualClock, tmp_path: Path
+) -> None:
+    from polaris_spark.maintenance.realm_file.exporter import Export
+    from polaris_spark.maintenance.realm_file.importer import Import
+    from polaris_spark.maintenance.realm_file.layout import RealmFile
+
+    call(session, "add_schedule", name="a", procedure="counted", every="1 d")
+    call(session, "enqueue", procedure="counted")
+    assert claim(session, clock, b"run") is not None
+    session.request("POST", "v1/namespaces", None, '{"namespace": ["db"]}')
+    given = {"type": "system.data-compaction", "content": '{"enable": true}'}
+    call(session, "create_policy", name="db.p", **given)
+    call(session, "attach_policy", name="db.p")
+    connection = session.connection
+    Export(connection, "default", "test", lambda *_: None).write(tmp_path / "realm")
+    with RealmFile(tmp_path / "realm") as file:
+        Import(connection, file, "copy", lambda *_: None).run()
+    store = str(session.properties.store)
+    with polaris_spark.connect(store=store, realm="copy", create=False, clock=clock) as copy:
+        assert [row["name"] for row in rows(copy, "show_schedules")] == ["a"]
+        assert [row["name"] for row in rows(copy, "applicable_policies")] == ["db.p"]
+        clock.advance(DAY)
+        other = Worker(copy)
+        assert other.run_due() == 2
+        other.stop()
+
+
+def test_a_worker_leaves_a_realm_alone_that_was_deactivated(
+    session: Session, worker: Worker, counted: Counted, clock: ManualClock
+) -> None:
+    call(session, "enqueue", procedure="counted")
+    session.connection.realms.move("default", RealmState.INACTIVE)
+    clock.advance(60_000)
+    with pytest.raises(RealmStateError):
+        worker.run_due()
+    assert counted.calls == []
+
+
+def test_a_catalog_that_cannot_be_opened_keeps_no_other_from_its_turn(
+    session: Session, counted: Counted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call(session, "create_catalog", name="broken", warehouse=str(tmp_path / "other"))
+    store = str(session.properties.store)
+    clock = session.connection.clock
+    with polaris_spark.connect(store=store, catalog="broken", create=False, clock=clock) as other:
+        call(other, "enqueue", procedure="counted")
+    call(session, "enqueue", procedure="counted")
+    worker = Worker(session)
+    open_catalog = worker._of
+
+    def opening(row: Any, branch: str) -> Session:
+        if row.name == "broken":
+            raise NotFoundError("broken")
+        return open_catalog(row, branch)
+
+    monkeypatch.setattr(worker, "_of", opening)
+    assert worker.run_due() == 1
+    worker.stop()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.maintenance.policies.applicable import namespace_of, policies_state
+from polaris_spark.commits.state import State
+from polaris_spark.maintenance.policies.applicable import namespace_of
 from polaris_spark.maintenance.policies.changes import policies_in, targets_of
 from polaris_spark.maintenance.policies.types import TYPES, MaintenanceContent, parsed
 from polaris_spark.maintenance.queue.rows import QueuedTask, Timing
@@ -15,10 +16,14 @@ _ATTEMPTS = 3
 _ARGUMENTS = {"expire": {"by_policy": True}, "remove_orphans": {"by_policy": True, "dry_run": False}}
 
 
-def tasks_of_policies(catalog: Catalog) -> list[QueuedTask]:
+def tasks_of_policies(catalog: Catalog, state: State | None) -> list[QueuedTask]:
     """Return the tasks that the policies of a catalog require: one for each type of policies, if a job does what these
-    say and one of them is enabled and attached to something. The shortest interval of these policies decides."""
-    state, head = policies_state(catalog), catalog.head()
+    say and one of them is enabled and attached to something. The shortest interval of these policies decides.
+
+    Args:
+        state: the newest state of the policies; None if there are none.
+    """
+    head = catalog.head()
     intervals: dict[str, int] = {}
     for policy in [] if state is None else policies_in(state):
         kind = TYPES.get(policy.type)

@@ -14,7 +14,7 @@ from polaris_spark.errors import CorruptionError, NoSuchNamespaceError, NoSuchTa
 from polaris_spark.index.keys import decode_key, entry_keys_upwards
 from polaris_spark.maintenance.policies.changes import attached
 from polaris_spark.maintenance.policies.rows import MAPPINGS, StoredPolicy, policies_reference
-from polaris_spark.maintenance.policies.types import MaintenanceContent, parsed, type_of
+from polaris_spark.maintenance.policies.types import TYPES, MaintenanceContent, parsed
 
 
 class Applicable(NamedTuple):
@@ -70,7 +70,8 @@ class AppliedPolicies:
                 is_own = id == chain[-1]
                 if kind not in ("", policy.type):
                     continue
-                if type_of(policy.type).is_inheritable:
+                known = TYPES.get(policy.type)  # a newer release may know more types
+                if known is not None and known.is_inheritable:
                     nearest[policy.type] = Applicable(policy, not is_own)
                 elif is_own:
                     others.append(Applicable(policy, is_inherited=False))

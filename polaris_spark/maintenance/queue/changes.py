@@ -47,6 +47,7 @@ MAX_ERROR: Final = 2_000
 _REMOVED_AT_ONCE = 100
 
 _COUNT = b"tasks"
+_FOLLOWED = b"policies"
 
 
 class Moment(NamedTuple):
@@ -299,12 +300,16 @@ class FollowPolicies(QueueChange[None]):
     """Add, change and remove the tasks that policies of a catalog require, so that there is one for each of `wanted`.
     Nothing changes if these are there."""
 
-    def __init__(self, clock: Clock, operation: Operation, wanted: Collection[QueuedTask]) -> None:
+    def __init__(
+        self, clock: Clock, operation: Operation, wanted: Collection[QueuedTask], commit: int
+    ) -> None:
         """
         Args:
             wanted: tasks with the origin `policy` and different names.
+            commit: id of the commit of the policies that require these tasks.
         """
         super().__init__(clock, operation)
+        self.commit = commit
         self.wanted = {task.name: task for task in wanted}
 
     def apply(self, state: State, prepared: Moment) -> None:
@@ -328,6 +333,14 @@ class FollowPolicies(QueueChange[None]):
         for name, task in self.wanted.items():
             if name not in there:
                 AddTask(self.clock, self.operation, task).apply(state, prepared)
+        if followed(state) != self.commit:
+            state.put(COUNTS, _FOLLOWED, Entry(value=id_bytes(self.commit)))
+
+
+def followed(state: State) -> int:
+    """Return the id of the commit of the policies whose tasks are in the queue; 0 if there is none."""
+    found = state.lookup(COUNTS, _FOLLOWED)
+    return 0 if found is None else id_from(found.value)
 
 
 def all_tasks(state: State) -> list[QueuedTask]:

@@ -7,6 +7,7 @@
 | `schedules` | name of a schedule, in UTF-8 | | id of its task |
 | `runs` | time of the end (8 bytes), id (8 bytes) | `RunRecord` | number of the run (8 bytes) |
 | `counts` | `tasks` | | number of tasks (8 bytes) |
+| | `policies` | | id of the commit of the policies whose tasks are in the queue (8 bytes) |
 
 Times are milliseconds since 1970. The time in `due` is the time from which on a worker may do something with the task:
 run it; or, if a worker holds its lease, take it over; or, if it has failed, forget it.
