@@ -38,8 +38,8 @@ _HEADERS: Final = frozenset(
         "mp-object-size", "request-payer", "sdk-checksum-algorithm", "server-side-encryption",
         "server-side-encryption-aws-kms-key-id", "server-side-encryption-bucket-key-enabled",
         "server-side-encryption-context", "server-side-encryption-customer-algorithm",
-        "server-side-encryption-customer-key", "server-side-encryption-customer-key-md5", "storage-class", "trailer",
-        "user-agent",
+        "server-side-encryption-customer-key", "server-side-encryption-customer-key-md5", "storage-class", "te",
+        "trailer", "user-agent",
     )
 )  # fmt: skip  # reads better as one table
 """Headers that a request may have, of those whose names begin with `x-amz-`. Among the others are those that copy from

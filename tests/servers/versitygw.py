@@ -66,6 +66,11 @@ class VersityGateway(ProcessServer):
         """Make a bucket: each folder of the data is one."""
         (self._data / name).mkdir()
 
+    def keys(self, bucket: str) -> list[str]:
+        """Keys of all objects of a bucket."""
+        top = self._data / bucket
+        return sorted(str(one.relative_to(top)) for one in top.rglob("*") if one.is_file())
+
     def uri(self, store: str, *, port: int | None = None) -> str:
         """Store URI of a prefix of the bucket, with the server's credentials."""
         return self._uri(self.user, self.secret, store, port)
