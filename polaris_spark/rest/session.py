@@ -25,6 +25,7 @@ from polaris_spark.catalog.other_catalogs import OtherCatalogs
 from polaris_spark.catalog.permits import is_around
 from polaris_spark.catalog.properties import SHARED_LOCATIONS, WAREHOUSE, Binding, given_by
 from polaris_spark.catalog.property_changes import complete_copy, set_properties
+from polaris_spark.catalog.protection import complete_protection
 from polaris_spark.catalog.realm_catalogs import RealmCatalogs
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import PROPERTIES, ROW, CatalogRow
@@ -576,6 +577,7 @@ def _bound(
     require_branch(references, row, properties.branch)
     name = head_name(row, properties.branch)
     head = references.read(name)
+    complete_protection(references, context, operation, row, head, name)
     row = complete_copy(references, context, operation, row, head, name)
     others = OtherCatalogs(references, row, context.clock)
     binding = Binding(properties, row.properties, head.index(PROPERTIES).get(ROW))
