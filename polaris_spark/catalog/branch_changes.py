@@ -1,9 +1,7 @@
 """Changes of branches and tags that exist: rename, move to another commit, protect, and change owner and comment.
 
-Only merges, reverts and cherry-picks may change a protected branch. It can be neither dropped, renamed nor moved. The
-registration of a branch says whether it is protected, because drops and renames are commits to the registry. The
-commits of the branch have a copy of it, because a commit to the branch must see it. So protection cannot be overlooked:
-a commit replaces the head that it was applied to, or is applied again.
+Only merges, reverts and cherry-picks may change a protected branch. It can be neither dropped, renamed nor moved. Its
+registration and its commits say that it is protected (`protection`).
 
 These changes may be committed to a protected branch, because they apply the difference of two states and evaluate the
 checks of the branch, or do not change what the branch contains (`Change.onto_protected`): merges, reverts and
@@ -11,9 +9,6 @@ cherry-picks; the copy of the catalog's properties; expiry of snapshots and the 
 imported tables; compaction of indexes. Trimming and fencing change the row and make no commit. Reports of scans and
 commits have a reference of their own. All other changes are refused, among them refreshes of materialized views,
 transactions and `undrop`.
-
-The copy is made as for the properties of a catalog (`property_changes`): the registration is changed first. Each change
-of it has a new id, which the copy contains. So a delayed process cannot replace a newer copy by an older one.
 """
 
 from __future__ import annotations
@@ -32,15 +27,13 @@ from polaris_spark.catalog.branches import (
 )
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.catalogs import catalog_key
-from polaris_spark.catalog.entities import CatalogChange, Context
 from polaris_spark.catalog.merge_base import CHECKS, BeginBranch, Contained
+from polaris_spark.catalog.protection import CopyProtection
 from polaris_spark.catalog.references import head_name, tag_name
-from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.catalog.states import catalog_at
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import Head, LogEntry
-from polaris_spark.commits.settings import PROTECTED, PROTECTION
-from polaris_spark.commits.state import State
+from polaris_spark.commits.settings import PROTECTION
 from polaris_spark.errors import (
     AlreadyExistsError,
     BadRequestError,
@@ -48,10 +41,7 @@ from polaris_spark.errors import (
     NotFoundError,
     ProtectedBranchError,
 )
-from polaris_spark.index import Entry
 from polaris_spark.names import AREA, MAIN
-from polaris_spark.system.registrations import Registered
-from polaris_spark.system.registry import References
 
 
 def rename_branch(catalog: Catalog, name: str, to: str, operation: Operation) -> Branch:
@@ -169,7 +159,7 @@ def protect_branch(catalog: Catalog, name: str, operation: Operation, *, protect
     catalog.references.alter(reference, operation, {"protected": protected})
     catalog.references.commit(
         reference,
-        _CopyProtection(catalog.context, operation, catalog.row, catalog.references, reference),
+        CopyProtection(catalog.context, operation, catalog.row, catalog.references, reference),
     )
     return _present(catalog, name, reference)
 
@@ -192,46 +182,6 @@ def alter_tag(catalog: Catalog, name: str, operation: Operation, changes: Mappin
     """Change the owner or the comment of a tag. The arguments and errors are those of `alter_branch`."""
     tag_of(catalog, name)
     return _altered(catalog, name, tag_name(catalog.row, name), operation, changes)
-
-
-class _CopyProtection(CatalogChange[tuple[int, Registered], None]):
-    """Copy the protection of a branch from its registration to its commits."""
-
-    onto_protected = True
-
-    def __init__(
-        self,
-        context: Context,
-        operation: Operation,
-        row: CatalogRow,
-        references: References,
-        reference: str,
-    ) -> None:
-        super().__init__(context, operation)
-        self._row = row
-        self._references = references
-        self._reference = reference
-
-    def prepare(self, view: State) -> tuple[int, Registered]:
-        view.lookup(
-            PROTECTION, PROTECTED
-        )  # before the registration: if the copy changes, both are read again
-        found = self._references.lookup(self._reference)
-        if found is None:
-            raise NotFoundError(f"reference {self._reference!r} does not exist")
-        return self.context.clock.now_ms(), found
-
-    def apply(self, state: State, prepared: tuple[int, Registered]) -> None:
-        now, found = prepared
-        r = found.registration
-        entry = Entry(value=bytes([r.protected]) + r.protection.to_bytes(8, "big"))
-        if state.lookup(PROTECTION, PROTECTED) != entry:
-            state.put(PROTECTION, PROTECTED, entry)
-            self.action = "protect-branch" if r.protected else "unprotect-branch"
-            self.record(state, now, self._row.entity_id, catalog_key(self._row.name))
-
-    def repeat(self, state: State, entries: list[LogEntry]) -> None:
-        raise AssertionError("repeat() must not be called: this change has no operation id")
 
 
 def _altered(

@@ -18,6 +18,7 @@ from polaris_spark.catalog.branches import branch_of, tag_of
 from polaris_spark.catalog.catalog import Catalog, transaction_ended
 from polaris_spark.catalog.catalogs import require_branch
 from polaris_spark.catalog.property_changes import complete_copy
+from polaris_spark.catalog.protection import complete_protection
 from polaris_spark.catalog.references import head_name
 from polaris_spark.commits.as_of import AsOf
 from polaris_spark.commits.change import Operation
@@ -123,6 +124,7 @@ def _on_branch(catalog: Catalog, branch: str) -> Catalog:
     operation = Operation(b"", catalog.row.owner)
     name = head_name(catalog.row, branch)
     complete_copy(catalog.references, catalog.context, operation, catalog.row, head, name)
+    complete_protection(catalog.references, catalog.context, operation, catalog.row, head, name)
     catalog.opened_branches.add(branch)
     return catalog.on_branch(branch)
 

@@ -179,6 +179,7 @@ def _bound(
     require_branch(references, row, properties.branch)
     name = head_name(row, properties.branch)
     head = references.read(name)
+    complete_protection(references, context, operation, row, head, name)
     row = complete_copy(references, context, operation, row, head, name)
     others = OtherCatalogs(references, row, context.clock)
     binding = Binding(properties, row.properties, head.index(PROPERTIES).get(ROW))

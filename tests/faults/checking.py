@@ -168,7 +168,8 @@ def check_references(backend: Backend, realm: str) -> int:
     heads = []
     for _, _, _, value in rows(backend, backend.splits("references", [realm], 1)):
         assert isinstance(value, bytes)
-        heads.append(msgspec.msgpack.decode(value, type=Head).commit)
+        head = msgspec.msgpack.decode(value, type=Head)
+        heads += [] if head.given_up else [head.commit]
     seen: set[int] = set()
     pending = set(heads)
     while pending:

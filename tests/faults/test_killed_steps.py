@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import pytest
 
+from polaris_spark.catalog.references import head_name, tag_name
 from polaris_spark.catalog.states import catalog_at
 from polaris_spark.errors import NotFoundError
-from polaris_spark.jobs.registry import call
+from polaris_spark.jobs.registry import call, procedures
 from polaris_spark.rest.session import Session
 from polaris_spark.testing.processes import rows
 from polaris_spark.testing.waiting import PATIENCE_S
@@ -21,7 +22,8 @@ from tests.faults.checking import check_references
 from tests.faults.killing import die_at
 from tests.forking import context, preload
 from tests.rest.appends import Append, appendable, attempt, send, write_manifests
-from tests.rest.client import Client, connect
+from tests.rest.client import Client, connect, set_properties, table_request, tables
+from tests.rest.client import table as table_path
 from tests.stores import SHARED, StoreOn, shared_out
 
 preload(__name__)
@@ -41,6 +43,8 @@ class KilledStep(NamedTuple):
     """For each part of the operation, whether it took effect."""
     is_new: bool = False
     """Whether a repetition is another operation. It is then repeated only if it has not taken effect."""
+    left: frozenset[str] = frozenset()
+    """Problems that `fsck` may report after a kill, until a sweep."""
 
 
 def at(client: Client, state: str) -> Client:
@@ -136,6 +140,148 @@ def nothing(client: Client, number: int) -> None:
     pass
 
 
+def exists(client: Client, state: str) -> bool:
+    """Whether a process that opens a branch or tag now finds it. Processes that have it open find it until its row is
+    sealed."""
+    catalog = client.session.catalog
+    catalog.opened_branches.discard(state)
+    for reference in (head_name(catalog.row, state), tag_name(catalog.row, state)):
+        catalog.references.forget(reference)
+    try:
+        at(client, state)
+    except NotFoundError:
+        return False
+    return True
+
+
+def picked_branch(client: Client, number: int) -> None:
+    """Make one commit of several tables in a branch."""
+    branch(client, number)
+    transact(at(client, f"dev{number}"), number)
+
+
+def cherry_pick(client: Client, number: int) -> None:
+    newest = at(client, f"dev{number}").session.catalog.head().head.number
+    call(client.session, "cherry_pick", commit=f"dev{number}#{newest}")
+
+
+def tag(client: Client, number: int) -> None:
+    call(client.session, "create_tag", name=f"v{number}", if_not_exists=True)
+
+
+def has_tag(client: Client, number: int) -> list[bool]:
+    if not exists(client, f"v{number}"):
+        return [False]
+    return [True, at(client, f"v{number}").names("db") == client.names("db")]
+
+
+def rename_branch(client: Client, number: int) -> None:
+    call(client.session, "rename_branch", name=f"dev{number}", to=f"new{number}")
+
+
+def renamed(client: Client, kind: str, old: str, new: str) -> list[bool]:
+    """Whether a branch or tag has its new name, and no longer has the old one. If it has neither, restore it: the
+    process died after it dropped the old name."""
+    if not exists(client, old) and not exists(client, new):
+        call(client.session, f"undrop_{kind}", name=old)
+    return [exists(client, new), not exists(client, old)]
+
+
+def renamed_branch(client: Client, number: int) -> list[bool]:
+    return renamed(client, "branch", f"dev{number}", f"new{number}")
+
+
+def rename_tag(client: Client, number: int) -> None:
+    call(client.session, "rename_tag", name=f"v{number}", to=f"w{number}")
+
+
+def renamed_tag(client: Client, number: int) -> list[bool]:
+    return renamed(client, "tag", f"v{number}", f"w{number}")
+
+
+def drop_branch(client: Client, number: int) -> None:
+    call(client.session, "drop_branch", name=f"dev{number}", if_exists=True)
+
+
+def dropped_branch(client: Client, number: int) -> list[bool]:
+    """Whether the branch is gone: no state has its name, and it is not listed."""
+    listed = {row[0] for row in call(client.session, "show_branches")}
+    return [not exists(client, f"dev{number}"), f"dev{number}" not in listed]
+
+
+def without_branch(client: Client, number: int) -> None:
+    branch(client, number)
+    drop_branch(client, number)
+
+
+def undrop_branch(client: Client, number: int) -> None:
+    call(client.session, "undrop_branch", name=f"dev{number}")
+
+
+def protect_branch(client: Client, number: int) -> None:
+    call(client.session, "protect_branch", name=f"dev{number}")
+
+
+def protected(client: Client, number: int) -> list[bool]:
+    """Whether a client that opens the branch cannot change it, and whether the branch is shown as protected."""
+    answer = at(client, f"dev{number}").commit(SEEN, set_properties(p="1"))
+    [shown] = call(client.session, "describe_branch", name=f"dev{number}")
+    names = [column.name for column in procedures()["describe_branch"].columns]
+    return [answer.status == 403, bool(shown[names.index("protected")])]
+
+
+def area(client: Client, number: int) -> None:
+    call(client.session, "stage", name=f"area{number}")
+
+
+def has_area(client: Client, number: int) -> list[bool]:
+    """Whether the staging area exists. If it does, check that changes can be staged and committed."""
+    if not exists(client, f"+area{number}"):
+        return [False]
+    at(client, f"+area{number}").set(CHANGED, **{f"a{number}": "1"})
+    call(client.session, "commit_staged", name=f"area{number}")
+    return [True, f"a{number}" in client.load(CHANGED)["metadata"]["properties"]]
+
+
+def without_table(client: Client, number: int) -> None:
+    appendable(client, f"t{number}")
+    client.ok("DELETE", table_path(f"t{number}"))
+
+
+def undrop(client: Client, number: int) -> None:
+    call(client.session, "undrop", table=f"db.t{number}")
+
+
+def has_table(client: Client, number: int) -> list[bool]:
+    return [f"t{number}" in client.names("db"), client.send("GET", table_path(f"t{number}")).status == 200]
+
+
+def request(client: Client, number: int) -> None:
+    """Change a table, create one and drop one, by one request."""
+    changes = [
+        {
+            "identifier": {"namespace": ["db"], "name": CHANGED},
+            "requirements": [],
+            "updates": [set_properties(**{f"p{number}": "1"})],
+        }
+    ]
+    requests = [
+        {"method": "POST", "path": tables("db"), "body": table_request(f"made{number}")},
+        {"method": "DELETE", "path": table_path(f"t{number}")},
+    ]
+    client.ok("POST", "v1/transactions/commit", {"table-changes": changes, "requests": requests})
+
+
+def requested(client: Client, number: int) -> list[bool]:
+    names = client.names("db")
+    properties = client.load(CHANGED)["metadata"]["properties"]
+    return [f"p{number}" in properties, f"made{number}" in names, f"t{number}" not in names]
+
+
+def more_tables(client: Client, number: int) -> None:
+    appendable(client, f"t{number}")
+
+
 OPERATIONS = {
     "merge": KilledStep(changed_branch, merge, changed),
     "transaction": KilledStep(nothing, transact, changed, is_new=True),
@@ -144,6 +290,22 @@ OPERATIONS = {
     "revert": KilledStep(set_apart, revert, reverted),
     "reset": KilledStep(changed_branch, reset, was_reset),
 }
+
+UNSEALED = frozenset({"wrong-seal"})
+
+MORE_OPERATIONS = {
+    "cherry_pick": KilledStep(picked_branch, cherry_pick, changed),
+    "create_tag": KilledStep(nothing, tag, has_tag),
+    "rename_branch": KilledStep(branch, rename_branch, renamed_branch, is_new=True, left=UNSEALED),
+    "rename_tag": KilledStep(tag, rename_tag, renamed_tag, is_new=True, left=UNSEALED),
+    "drop_branch": KilledStep(branch, drop_branch, dropped_branch, left=UNSEALED),
+    "undrop_branch": KilledStep(without_branch, undrop_branch, has_branch, is_new=True),
+    "protect_branch": KilledStep(branch, protect_branch, protected),
+    "stage": KilledStep(nothing, area, has_area),
+    "undrop": KilledStep(without_table, undrop, has_table, is_new=True),
+    "requests": KilledStep(more_tables, request, requested, is_new=True),
+}
+"""Operations that are killed on SQLite in the ordinary run."""
 
 
 def opened(uri: str, folder: Path) -> Session:
@@ -160,16 +322,26 @@ def die(uri: str, folder: Path, name: str, number: int) -> None:
     client = Client(session)
     client.set(SEEN, acknowledged=str(number))
     die_at(number, [session.connection.backend])
-    OPERATIONS[name].run(client, number)
+    (OPERATIONS | MORE_OPERATIONS)[name].run(client, number)
 
 
 @pytest.mark.parametrize(
-    ("scheme", "name"), shared_out(list(OPERATIONS), SHARED, ordinary=("sqlite", "postgresql", "file"))
+    ("scheme", "name"),
+    [
+        *shared_out(list(OPERATIONS), SHARED, ordinary=("sqlite", "postgresql", "file")),
+        *(pytest.param("sqlite", name) for name in MORE_OPERATIONS),
+        *(
+            pytest.param(scheme, name, marks=(pytest.mark.databases, pytest.mark.exhaustive))
+            for scheme in SHARED
+            for name in MORE_OPERATIONS
+            if scheme != "sqlite"
+        ),
+    ],
 )
 def test_a_process_may_be_killed_before_each_operation_on_the_database(
     scheme: str, name: str, store_on: StoreOn, tmp_path: Path
 ) -> None:
-    uri, asked = store_on(scheme), OPERATIONS[name]
+    uri, asked = store_on(scheme), (OPERATIONS | MORE_OPERATIONS)[name]
     with opened(uri, tmp_path) as session:
         client = Client(session)
         client.namespace("db")
@@ -189,7 +361,7 @@ def test_a_process_may_be_killed_before_each_operation_on_the_database(
             if process.exitcode == 0:
                 break
             assert process.exitcode == -signal.SIGKILL
-            assert call(session, "fsck") == []
+            assert {row[1] for row in call(session, "fsck")} <= asked.left
             if not (asked.is_new and effects[0]):
                 asked.run(client, number)
             assert set(asked.effects(client, number)) == {True}

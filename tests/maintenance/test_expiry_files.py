@@ -17,6 +17,7 @@ from polaris_spark.catalog.engine import Reach
 from polaris_spark.catalog.references import head_name
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
+from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance.deletion_records import DELETIONS, DeletedFiles, deletions_reference
 from polaris_spark.maintenance.expiry.manifests import Manifests, ReadManifests
 from polaris_spark.pyiceberg import PolarisCatalog
@@ -149,6 +150,41 @@ def test_a_branch_of_the_catalog_keeps_its_files_until_it_is_dropped_and_beyond_
     [row] = expire(lake, older_than="0 s")
     assert row["snapshots"] == 0
     assert there(table) == needed(table) < before
+
+
+def test_many_branches_of_the_catalog_share_files_and_expire_snapshots(opened: Open) -> None:
+    """Each branch begins at another state, changes the table, and expires its snapshots at another time."""
+    clock = ManualClock(int(time.time() * 1_000))
+    lakes = {"main": opened(clock=clock)}
+    lakes["main"].create_namespace("db")
+    tables = {"main": make(lakes["main"], "db.t")}
+    session = lakes["main"]._opened
+    for number in range(6):
+        name = f"b{number}"
+        call(session, "create_branch", name=name)
+        lakes[name] = opened(branch=name, clock=clock)
+        tables[name] = lakes[name].load_table("db.t")
+        tables[name].append(rows(1_000 + number))
+        tables["main"].refresh().overwrite(rows(number))
+    expected = {name: ids(table.refresh()) for name, table in tables.items()}
+    for name in ("b3", "main", "b0", "b5"):
+        clock.advance(60_000)
+        expire(lakes[name], older_than="0 s")
+        for table in tables.values():
+            assert needed(table.refresh()) <= there(table)
+    for name in ("b1", "b2", "b4"):
+        call(session, "merge", source=name, strategy="theirs")
+        expire(lakes[name], older_than="0 s")
+    expected["main"] = expected["b4"]
+    assert {name: ids(table.refresh()) for name, table in tables.items()} == expected
+    before = there(tables["main"])
+    for lake in lakes.values():
+        clock.advance(60_000)
+        expire(lake, older_than="0 s")
+    assert before > there(tables["main"])
+    for table in tables.values():
+        assert needed(table.refresh()) <= there(table)
+    assert {name: ids(table) for name, table in tables.items()} == expected
 
 
 def test_a_branch_keeps_its_files_of_a_table_that_another_moved_away(opened: Open, tmp_path: Path) -> None:

@@ -152,6 +152,32 @@ def test_another_branch_of_the_catalog_keeps_its_files(lake: Lake) -> None:
     assert folder(table).exists()
 
 
+def abandon(lake: Lake) -> None:
+    """Write to tables in a transaction, then fail."""
+    with lake.catalog.transaction() as transaction:
+        transaction.load_table("db.t").append(ROWS)
+        transaction.create_table("db.made", ROWS.schema).append(ROWS)
+        raise ZeroDivisionError
+
+
+def test_files_of_a_transaction_that_was_rolled_back_are_deleted(lake: Lake) -> None:
+    lake.table()
+    lake.old()
+    before = lake.files()
+    with pytest.raises(ZeroDivisionError):
+        abandon(lake)
+    left = lake.files() - before
+    assert len([file for file in left if file.suffix == ".parquet"]) == 2
+    assert lake.remove(dry_run=False) == [], "they are younger than the grace period"
+    lake.old()
+    assert paths(lake.remove(dry_run=False), "deleted") == left
+    assert lake.files() == before
+    with lake.catalog.transaction() as transaction:
+        transaction.load_table("db.t").append(ROWS)
+    lake.old()
+    assert lake.remove() == []
+
+
 def test_other_catalogs_and_realms_keep_their_files(lake: Lake, tmp_path: Path) -> None:
     store = str(lake.session.properties.store)
     others = [

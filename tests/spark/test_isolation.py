@@ -43,6 +43,15 @@ class Party(NamedTuple):
         """Return the rows of tables."""
         return [self.sql(f"SELECT v FROM {self.catalog}.h.{table}")[0][0] for table in tables]
 
+    def rows(self, where: str = "true") -> list[tuple[int, int]]:
+        """Return the rows of the table `r`, as (id, v), that fulfill a predicate."""
+        found = self.sql(f"SELECT id, v FROM {self.catalog}.h.r WHERE {where} ORDER BY id")
+        return [(id, v) for id, v in found]
+
+    def change(self, statement: str) -> None:
+        """Run a statement that changes the table `r`; it contains `{r}` for the name of the table."""
+        self.sql(statement.format(r=f"{self.catalog}.h.r"))
+
     def listed(self) -> set[str]:
         """Return the tables of the namespace."""
         return {row[1] for row in self.sql(f"SHOW TABLES IN {self.catalog}.h")}
@@ -71,7 +80,7 @@ class Parties(NamedTuple):
 def parties(
     spark: SparkSession, place: CatalogPlace, server_of: ServerOf, request: pytest.FixtureRequest
 ) -> Iterator[Parties]:
-    """Two programs on a store, with the tables `x` and `y`."""
+    """Two programs on a store, with the tables `x`, `y` and `r`."""
     store = place.store if request.param == "sqlite" else server_of("postgresql").uri("histories")
     name = add_catalog(spark, store=store, warehouse=place.warehouse, catalog="polaris")
     sessions = [spark, spark.newSession()]
@@ -90,8 +99,9 @@ def parties(
     found.one.sql(f"CREATE NAMESPACE {name}.h")
     for table in ("x", "y"):
         found.one.sql(f"CREATE TABLE {name}.h.{table} (v INT)")
+    found.one.sql(f"CREATE TABLE {name}.h.r (id INT, v INT)")
     yield found
-    for table in ("x", "y"):
+    for table in ("x", "y", "r"):
         found.one.sql(f"DROP TABLE {name}.h.{table}")
     found.one.sql(f"DROP NAMESPACE {name}.h")
     driver.close()
@@ -99,9 +109,11 @@ def parties(
 
 @pytest.fixture(params=["snapshot", "serializable"])
 def begun(parties: Parties, request: pytest.FixtureRequest) -> Iterator[tuple[Parties, str]]:
-    """The parties with an open transaction each. The tables have the values 10 and 20."""
+    """The parties with an open transaction each. The tables `x` and `y` have the values 10 and 20, and the rows of the
+    table `r`, too."""
     for table, value in (("x", 10), ("y", 20)):
         parties.one.write(table, value)
+    parties.one.change("INSERT OVERWRITE {r} VALUES (1, 10), (2, 20)")
     for party in (parties.one, parties.two):
         party.call("begin", f"'{request.param}'")
     yield parties, request.param
@@ -164,7 +176,7 @@ def test_pmp_and_g_single_a_transaction_reads_one_state(begun: tuple[Parties, st
     two.write("y", 18)
     two.sql(f"CREATE TABLE {two.catalog}.h.made (v INT)")
     assert not two.is_refused()
-    assert (one.read("x", "y"), one.listed()) == ([10, 20], {"x", "y"})
+    assert (one.read("x", "y"), one.listed()) == ([10, 20], {"x", "y", "r"})
     assert not one.is_refused()
     assert one.read("x", "y") == [12, 18]
     two.sql(f"DROP TABLE {two.catalog}.h.made")
@@ -193,11 +205,75 @@ def test_g2_item_write_skew_is_forbidden_if_serializable(begun: tuple[Parties, s
 def test_g2_phantoms_are_forbidden_if_serializable(begun: tuple[Parties, str]) -> None:
     (one, two, third), level = begun
     for party, name in ((one, "p"), (two, "q")):
-        assert party.listed() == {"x", "y"}
+        assert party.listed() == {"x", "y", "r"}
         party.sql(f"CREATE TABLE {party.catalog}.h.{name} (v INT)")
     assert not one.is_refused()
     assert two.is_refused() == (level == "serializable")
-    made = third.listed() - {"x", "y"}
+    made = third.listed() - {"x", "y", "r"}
     assert made == ({"p"} if level == "serializable" else {"p", "q"})
     for name in made:
         third.sql(f"DROP TABLE {third.catalog}.h.{name}")
+
+
+on_one_database = pytest.mark.parametrize(
+    "parties", ["sqlite", pytest.param("postgresql", marks=pytest.mark.exhaustive)], indirect=True
+)
+"""For histories of predicates: the database stores the same objects as in the histories above."""
+
+
+@on_one_database
+def test_pmp_a_write_with_a_predicate_does_not_meet_rows_of_another_state(begun: tuple[Parties, str]) -> None:
+    (one, two, third), _ = begun
+    one.change("UPDATE {r} SET v = v + 10")
+    two.change("DELETE FROM {r} WHERE v = 20")
+    assert not one.is_refused()
+    assert third.rows() == [(1, 20), (2, 30)]
+    assert two.is_refused()
+    assert third.rows() == [(1, 20), (2, 30)]
+
+
+@on_one_database
+def test_g_single_predicates_are_evaluated_on_one_state(begun: tuple[Parties, str]) -> None:
+    (one, two, third), _ = begun
+    assert one.rows("v % 5 = 0") == [(1, 10), (2, 20)]
+    two.change("UPDATE {r} SET v = 12 WHERE v = 10")
+    assert not two.is_refused()
+    assert one.rows("v % 3 = 0") == []
+    assert third.rows("v % 3 = 0") == [(1, 12)]
+    assert not one.is_refused()  # it only read
+
+
+@on_one_database
+@pytest.mark.parametrize("first", ["the other commits first", "the writer commits first"])
+def test_g_single_a_write_with_a_predicate_is_refused_after_another_write(
+    begun: tuple[Parties, str], first: str
+) -> None:
+    (one, two, third), _ = begun
+    assert one.rows("id = 1") == [(1, 10)]
+    assert two.rows() == [(1, 10), (2, 20)]
+    two.change("UPDATE {r} SET v = v + 2")
+    if first.startswith("the other"):
+        assert not two.is_refused()
+        one.change("DELETE FROM {r} WHERE v = 20")
+        assert one.is_refused()
+        assert third.rows() == [(1, 12), (2, 22)]
+    else:
+        one.change("DELETE FROM {r} WHERE v = 20")
+        assert not one.is_refused()
+        assert two.is_refused()
+        assert third.rows() == [(1, 10)]
+
+
+@on_one_database
+def test_g2_two_edges_a_reader_may_make_a_skew_visible(begun: tuple[Parties, str]) -> None:
+    """Fekete, O'Neil and O'Neil, "A Read-Only Transaction Anomaly Under Snapshot Isolation", 2004."""
+    (one, two, third), level = begun
+    assert one.read("x", "y") == [10, 20]
+    two.write("y", 25)
+    assert not two.is_refused()
+    third.call("begin", f"'{level}'")
+    assert third.read("x", "y") == [10, 25]
+    assert not third.is_refused()
+    one.write("x", 0)
+    assert one.is_refused() == (level == "serializable")
+    assert third.read("x", "y") == [10 if level == "serializable" else 0, 25]
