@@ -13,7 +13,6 @@ from polaris_spark.catalog.materialized_views import STORAGE
 from polaris_spark.catalog.rows import IDS, NAMES, NAMESPACE, TABLE, VIEW, id_bytes, id_from
 from polaris_spark.catalog.transactions import branch_of_transaction
 from polaris_spark.commits.state import CommitReader
-from polaris_spark.errors import CorruptionError
 from polaris_spark.index.keys import decode_key, entry_key, entry_keys_upwards
 from polaris_spark.names import is_transaction
 
@@ -108,17 +107,3 @@ def owners_of(head: CommitReader, entities: Sequence[int]) -> list[str | None]:
     """Return the owner of each entity; None for entities without an owner."""
     found = head.index(OWNERS).get_many([id_bytes(id) for id in entities])
     return [None if one is None else one.value.decode() for one in found]
-
-
-def paths_to(head: CommitReader, entities: Sequence[int]) -> set[tuple[str, ...]]:
-    """Return all namespaces that contain some entities, at every level. Entities that are namespaces are included."""
-    found: set[tuple[str, ...]] = set()
-    for entry in head.index(IDS).get_many(sorted(id_bytes(id) for id in entities)):
-        if entry is not None:
-            try:
-                path, kind, name = decode_key(entry.value)
-            except CorruptionError:
-                continue
-            full = (*path, name) if kind == NAMESPACE else path
-            found.update(full[:length] for length in range(1, len(full) + 1))
-    return found

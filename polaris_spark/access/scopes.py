@@ -9,18 +9,18 @@ rows of the namespaces, tables and views on which they hold the privilege that a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from polaris_spark.access import securables
 from polaris_spark.access.needs import Need, Needs, On
-from polaris_spark.access.places import paths_to
-from polaris_spark.access.rows import OWNERS
-from polaris_spark.access.rules import Rules, Subject
-from polaris_spark.catalog.materialized_views import STORAGE
-from polaris_spark.catalog.rows import CATALOG, IDS, NAMES, NAMESPACE, TABLE, VIEW, id_bytes, id_from
+from polaris_spark.catalog.rows import CATALOG, IDS, NAMES, NAMESPACE, OWNERS, TABLE, VIEW, id_bytes, id_from
 from polaris_spark.commits.state import CommitReader
+from polaris_spark.errors import CorruptionError
 from polaris_spark.index.keys import decode_key, entry_key
+
+if TYPE_CHECKING:
+    from polaris_spark.access.rules import Rules, Subject
 
 READS_ALL: Final = "CATALOG_READ_LOG"
 """Privilege that shows all rows of a catalog or of the realm."""
@@ -137,7 +137,7 @@ class Sight:
         """
         if self._has(privilege, entity_id) or self._within_path(privilege, path):
             return True
-        return kind == TABLE and name == STORAGE and len(path) > 1 and self._reads_view_of(path)
+        return kind == TABLE and len(path) > 1 and self._reads_view_of(path, name)
 
     def may_by_id(self, privilege: str, entity_id: int) -> bool | None:
         """Whether the principal holds a privilege on what has an entity id in this state, or owns it or something
@@ -195,9 +195,16 @@ class Sight:
             return True
         return self._within_path(privilege, path[:-1])
 
-    def _reads_view_of(self, path: tuple[str, ...]) -> bool:
-        """Whether the principal may load the materialized view whose storage table is in `path`."""
-        if self._head is None:
+    def _reads_view_of(self, path: tuple[str, ...], name: str) -> bool:
+        """Whether a table is the storage table of a materialized view, and the principal may load the view.
+
+        Args:
+            path: the namespace of the table, which has the name of the view.
+            name: name of the table.
+        """
+        from polaris_spark.catalog.materialized_views import STORAGE  # importing it takes long
+
+        if self._head is None or name != STORAGE:
             return False
         names = self._head.index(NAMES)
         if names.get(entry_key(path[:-1], NAMESPACE, path[-1])) is not None:
@@ -229,3 +236,17 @@ def sees_change(
         return found
     earlier = then()
     return earlier is not None and earlier.may_above(privilege, path)
+
+
+def paths_to(head: CommitReader, entities: Sequence[int]) -> set[tuple[str, ...]]:
+    """Return all namespaces that contain some entities, at every level. Entities that are namespaces are included."""
+    found: set[tuple[str, ...]] = set()
+    for entry in head.index(IDS).get_many(sorted(id_bytes(id) for id in entities)):
+        if entry is not None:
+            try:
+                path, kind, name = decode_key(entry.value)
+            except CorruptionError:
+                continue
+            full = (*path, name) if kind == NAMESPACE else path
+            found.update(full[:length] for length in range(1, len(full) + 1))
+    return found

@@ -270,7 +270,9 @@ class ContentChange(CatalogChange[P, StoredContent[C]], Generic[P, C]):
         if away != value.unconfirmed:
             value = msgspec.structs.replace(value, unconfirmed=away)
         if isinstance(value, View):
-            value = msgspec.structs.replace(value, definer=self._definer(state, before, value))
+            is_imported = existing_file is not None or isinstance(before, Unloaded)
+            definer = "" if is_imported else self._definer(state, before, value)
+            value = msgspec.structs.replace(value, definer=definer)
         state.add_all(objects)
         content = state.add(value)
         if existing_file is None and (effective.metadata_files or is_storage):

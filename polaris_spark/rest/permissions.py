@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from polaris_spark.access import securables
 from polaris_spark.access.needs import REFERENCED_BY, Asked, Need, Needs, On
-from polaris_spark.access.places import Place, base_of, owners_of, paths_to, place_of, place_of_id
+from polaris_spark.access.places import Place, base_of, owners_of, place_of, place_of_id
 from polaris_spark.access.privileges import SEES_NAMESPACE, SEES_TABLE, SEES_VIEW
 from polaris_spark.access.rules import Rules, Subject
+from polaris_spark.access.scopes import paths_to
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.entities import NamespaceName, TableName, namespace_in, parent_in
 from polaris_spark.catalog.rows import IDS, NAMESPACE, TABLE, VIEW, CatalogRow, id_bytes

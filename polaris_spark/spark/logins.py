@@ -1,22 +1,24 @@
 """The scope of a read of system views. It is what the principal of a session may see, or the principal whose
-credentials are options of the read."""
+credentials are options of the read.
+
+Modules of access control are imported only for realms that have it, because importing them takes long."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from polaris_spark.access.credentials import Credentials
 from polaris_spark.access.needs import Needs
-from polaris_spark.access.reading import authenticate
-from polaris_spark.access.rows import ACCESS, Principal
-from polaris_spark.access.rules import Rules, Subject
 from polaris_spark.access.scopes import Scope, scope_of
-from polaris_spark.catalog.rows import CatalogRow
+from polaris_spark.catalog.references import ACCESS
 from polaris_spark.clock import SystemClock
 from polaris_spark.config import Secret
 from polaris_spark.errors import NotAuthorizedError, RealmStateError, ReferenceGoneError
-from polaris_spark.rest.permissions import knows_all_catalogs, knows_catalog
 from polaris_spark.spark.realm_reader import ReadStore, RealmReader
+
+if TYPE_CHECKING:
+    from polaris_spark.access.rows import Principal
+    from polaris_spark.access.rules import Rules, Subject
+    from polaris_spark.catalog.rows import CatalogRow
 
 
 class Granted(NamedTuple):
@@ -64,6 +66,9 @@ class Login:
                 "view as polaris.system.<view> in a catalog with credentials"
             )
         now = SystemClock().now_ms()
+        from polaris_spark.access.credentials import Credentials
+        from polaris_spark.access.reading import authenticate
+
         if self._known is None or rules.principals.get(self._known.name) != self._known:
             parsed = Credentials.parse(self._credential.reveal(), "the option 'credential'")
             self._known, _ = authenticate(rules.head, parsed.client_id, parsed.secret.reveal(), now)
@@ -81,6 +86,8 @@ def granted_to(
         shown: the declaration of the view (`SystemView.shown`).
         catalogs: all catalogs of the realm.
     """
+    from polaris_spark.rest.permissions import knows_all_catalogs, knows_catalog
+
     known = None
     if not knows_all_catalogs(subject):
         known = [one.entity_id for one in catalogs if knows_catalog(rules, subject, one)]
@@ -105,6 +112,8 @@ def _rules_of(realm: RealmReader) -> Rules | None:
     key = (realm.record.instance, head.commit)
     found = _rules.get(key)
     if found is None:
+        from polaris_spark.access.rules import Rules
+
         _rules.clear()
         found = _rules[key] = Rules(realm.open(head))
     return found

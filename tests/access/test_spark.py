@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -65,6 +66,27 @@ def test_grants_are_managed_in_sql(spark: SparkSession, world: World) -> None:
     assert [tuple(row) for row in rows] == [("principal role 'sql_readers'", "catalog polaris", "TABLE_LIST")]
     (row,) = spark.sql(f"CALL {root}.system.create_principal('bob')").collect()
     assert len(row.client_secret) == 64
+
+
+def test_system_views_and_streams_show_only_what_the_principal_may_see(
+    spark: SparkSession, world: World, tmp_path: Path
+) -> None:
+    root = catalog_of(spark, world, world.administrator)
+    spark.sql(f"CREATE NAMESPACE {root}.seen")
+    for table in ("a", "b"):
+        spark.sql(f"CREATE TABLE {root}.seen.{table} (n BIGINT)")
+    world.revoke_all()
+    world.grant(["TABLE_READ_DATA"], world.entity("seen", "a", kind=TABLE))
+    ann = catalog_of(spark, world, world.credentials)
+    for view in ("tables", "changes", "schemas"):
+        found = spark.sql(f"SELECT DISTINCT namespace, name FROM {ann}.system.{view}").collect()
+        assert [row.namespace for row in found] == ["seen"], view
+    assert spark.sql(f"SELECT count(*) FROM {ann}.system.tables").first()[0] == 1
+    assert spark.sql(f"SELECT * FROM {ann}.system.objects").collect() == []
+    stream = spark.readStream.table(f"{ann}.system.changes").writeStream.format("parquet")
+    stream = stream.option("path", str(tmp_path / "rows")).option("checkpointLocation", str(tmp_path / "at"))
+    stream.trigger(availableNow=True).start().awaitTermination()
+    assert {row.name for row in spark.read.parquet(str(tmp_path / "rows")).collect()} == {"a"}
 
 
 def test_a_refresh_reads_no_more_than_the_owner_of_the_view(spark: SparkSession, world: World) -> None:

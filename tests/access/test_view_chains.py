@@ -181,3 +181,19 @@ def test_views_from_before_access_control_give_nothing(world: World, ann: User) 
     operation = world.root.session.operation()
     catalog.commit(CreateView(before, operation, TableName(("views",), "old"), request))
     assert "not known who made" in load(ann, "old")[1]
+
+
+def test_whoever_registers_a_view_is_not_its_definer(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.namespace("db")
+    world.namespace("views")
+    world.table("db", "t")
+    root = world.open(world.administrator, metadata_files="every-commit")
+    create(root, "v", "SELECT a FROM db.t")
+    location = root.send("GET", "v1/namespaces/views/views/v")[1]["metadata-location"]
+    assert root.status("DELETE", "v1/namespaces/views/views/v") == 204
+    body = {"name": "copy", "metadata-location": location}
+    assert root.status("POST", "v1/namespaces/views/register-view", body) == 200
+    world.grant(["VIEW_READ_PROPERTIES"], world.entity("views"))
+    assert "not known who made" in load(world.open(world.credentials), "copy")[1]
+    world.close()

@@ -21,7 +21,7 @@ from polaris_spark.catalog.archived_log import (
     line_of,
     number_in_log,
 )
-from polaris_spark.catalog.references import catalog_in, head_name
+from polaris_spark.catalog.references import CATALOGS, catalog_in, head_name
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.commits.as_of import AsOf, find_commit, moment, pinned, pinned_in_realm
 from polaris_spark.commits.log import ancestor, commit_at
@@ -94,6 +94,14 @@ def sees_log(scope: Scope, reference: str) -> bool:
     return scope.sees_realm if catalog is None else scope.sees_all_of(catalog)
 
 
+def _may_show(scope: Scope, reference: str) -> bool:
+    """Return whether the principal of a read may see anything of the log of a reference."""
+    catalog = catalog_in(reference)
+    if catalog is None:
+        return scope.sees_realm or reference == CATALOGS
+    return scope.knows(catalog)
+
+
 def histories(realm: RealmReader, request: ScanRequest) -> list[HistoryRange]:
     """Return the requested histories, limited to the range between the options `from` and `to` (or `as-of`).
 
@@ -133,6 +141,8 @@ def _of_realm(realm: RealmReader, reference: Condition, catalog: Condition) -> l
         return next((n for prefix, n in names.items() if name.startswith(prefix)), None)
 
     def wanted(name: str) -> bool:
+        if realm.scope is not None and not _may_show(realm.scope, name):
+            return False
         return reference.allows(name) and catalog.allows(catalog_of(name))
 
     listed = realm.listed()

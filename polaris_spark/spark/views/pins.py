@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from polaris_spark.access.scopes import Scope, Sight
 from polaris_spark.catalog.rows import CatalogRow
-from polaris_spark.catalog.transactions import branch_of_transaction
 from polaris_spark.commits.as_of import AsOf, find_commit, pinned, pinned_in_realm
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import CommitReader
@@ -128,7 +127,11 @@ def _pin(realm: RealmReader, catalog: CatalogRow, branch: str, as_of: AsOf | Non
 
 def _branch_of(name: str) -> str:
     """Return the branch on which a transaction of this process began; for another name, return the name."""
-    return (branch_of_transaction(name) or name) if is_transaction(name) else name
+    if not is_transaction(name):
+        return name
+    from polaris_spark.catalog.transactions import branch_of_transaction  # importing it takes long
+
+    return branch_of_transaction(name) or name
 
 
 def _is_branch(realm: RealmReader, catalog: CatalogRow, name: str) -> bool:
