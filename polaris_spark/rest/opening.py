@@ -18,6 +18,7 @@ from polaris_spark.catalog.other_catalogs import OtherCatalogs
 from polaris_spark.catalog.permits import is_around
 from polaris_spark.catalog.properties import SHARED_LOCATIONS, WAREHOUSE, Binding, given_by
 from polaris_spark.catalog.property_changes import complete_copy
+from polaris_spark.catalog.protection import complete_protection
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import PROPERTIES, ROW, CatalogRow
 from polaris_spark.catalog.snapshot_expiry import EXPIRED
