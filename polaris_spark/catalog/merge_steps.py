@@ -47,7 +47,8 @@ from polaris_spark.catalog.rows import (
     id_bytes,
 )
 from polaris_spark.catalog.schema_merge import SCHEMA_MERGE, is_on
-from polaris_spark.catalog.table_merge import ManifestSource, TableConflictError, Versions, merge_tables
+from polaris_spark.catalog.snapshot_merge import ManifestSource, TableConflictError, Versions
+from polaris_spark.catalog.table_merge import merge_tables
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import Read, State

@@ -39,7 +39,7 @@ from polaris_spark.catalog.merge_steps import (
 )
 from polaris_spark.catalog.metadata.manifest_lists import ManifestList
 from polaris_spark.catalog.rows import OWNERS, id_bytes, id_from
-from polaris_spark.catalog.table_merge import ManifestSource
+from polaris_spark.catalog.snapshot_merge import ManifestSource
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import CommitReader, Newest, Point, Read, State
