@@ -16,9 +16,7 @@ from polaris_spark.access.rows import (
     HashedSecret,
     Principal,
     PrincipalRole,
-    catalog_role_key,
     principal_key,
-    principal_role_key,
 )
 from polaris_spark.catalog.rows import id_bytes, id_from
 from polaris_spark.commits.state import CommitReader
@@ -59,23 +57,6 @@ def list_principals(head: CommitReader) -> list[Principal]:
     pointers = [entry.pointer for _, entry in head.index(PRINCIPALS).range()]
     found = head.store.get_many(pointers, Principal)
     return [found[id] for id in pointers if found[id].state != "dropped"]
-
-
-def find_role(
-    head: CommitReader, name: str, catalog: int | None = None
-) -> PrincipalRole | CatalogRole | None:
-    """Return a role; None if it does not exist.
-
-    Args:
-        catalog: entity id of the catalog of a catalog role; None for a principal role.
-    """
-    key = principal_role_key(name) if catalog is None else catalog_role_key(catalog, name)
-    found = head.index(ROLES).get(key)
-    if found is None:
-        return None
-    if catalog is None:
-        return head.store.get(found.pointer, PrincipalRole)
-    return head.store.get(found.pointer, CatalogRole)
 
 
 def authenticate(

@@ -157,13 +157,6 @@ def _set_by(mark: Entry | None) -> str | None:
     return None if mark is None else mark.value[len(id_bytes(0)) :].decode()
 
 
-def find_catalog(references: References, name: str) -> CatalogRow | None:
-    """Read the newest commit of the reference `catalogs`, and return the row of the catalog of that name; None if it
-    does not exist."""
-    found = read_catalog(references, name)
-    return None if found is None else found.row
-
-
 def current_row(references: References, row: CatalogRow) -> CatalogRow | None:
     """Read and return the newest row of a catalog, which may have another name by now; None if it was dropped."""
     found = read_catalog(references, row.name, id=row.entity_id)

@@ -265,12 +265,11 @@ def user_above(state: State, location: tuple[str, ...], *, but: int = 0) -> bool
     return any(_first_owner(state, where, but, index) is not None for index in indexes for where in above)
 
 
-def overlapping(state: State, location: tuple[str, ...], *, but: int = 0) -> set[int]:
-    """Return the ids of all entities other than `but` that use a location that overlaps `location`, whether they own it
-    or not."""
+def overlapping(state: State, location: tuple[str, ...]) -> set[int]:
+    """Return the ids of all entities that use a location that overlaps `location`, whether they own it or not."""
     ranges = (*children_upwards(location[:-1], _KIND), subtree(location))
     found = [state.scan(index, *where) for index in (LOCATIONS, UNCONFIRMED) for where in ranges]
-    return {id_from(entry.value) for entries in found for _, entry in entries} - {but}
+    return {id_from(entry.value) for entries in found for _, entry in entries}
 
 
 def _first_owner(state: State, where: KeyRange, but: int, index: str = LOCATIONS) -> int | None:

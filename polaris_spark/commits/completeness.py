@@ -48,16 +48,12 @@ class Completeness:
         backend: Backend,
         realm: str,
         on_read: Callable[[int], None] = lambda _: None,
-        *,
-        newer_is_lost: bool = False,
     ) -> None:
         """
         Args:
             realm: instance id of the realm.
             on_read: called after each read, with the number of objects that were read.
-            newer_is_lost: whether rows of an unknown format count as lost; otherwise they raise `NewerFormatError`.
         """
-        self._newer_is_lost = newer_is_lost
         self._backend = backend
         self._realm = realm
         self._on_read = on_read
@@ -69,7 +65,7 @@ class Completeness:
         """Check these objects and all objects that are reachable from them. Return True if all exist and can be read.
 
         Raises:
-            NewerFormatError: a newer release wrote a row, and `newer_is_lost` is false.
+            NewerFormatError: a newer release wrote a row.
         """
         roots = {id: (0, "") for id in ids if id not in self._complete}
         level = {id: holder for id, holder in roots.items() if not self._known(id)}
@@ -106,25 +102,6 @@ class Completeness:
             seen.update(further)
             pending += further
         return sorted(found)
-
-    def path_to(self, lost: int, top: int) -> tuple[int, ...]:
-        """Return the shortest path of strong pointers from the checked object `top` to the lost object `lost`.
-
-        The path consists of object ids and includes both ends.
-        """
-        before, level = {top: 0}, [top]
-        while level and lost not in before:
-            following: list[int] = []
-            for at in level:
-                for pointer in self._broken.get(at, ()):
-                    if pointer not in before:
-                        before[pointer] = at
-                        following.append(pointer)
-            level = following
-        path = [lost]
-        while before.get(path[-1]):
-            path.append(before[path[-1]])
-        return tuple(reversed(path))
 
     def values(self, ids: Collection[int], cls: type[S]) -> dict[int, S]:
         """Return the decoded objects by id. Objects that cannot be read or are not of type `cls` are left out."""
@@ -173,6 +150,6 @@ class Completeness:
         """Return, by id and in the order of `ids`, each object or the reason why it cannot be read."""
         found = read_each(self._backend, self._realm, ids, whole=whole, on_read=self._on_read)
         for read in found.values():
-            if isinstance(read, Unreadable) and read.newer is not None and not self._newer_is_lost:
+            if isinstance(read, Unreadable) and read.newer is not None:
                 raise read.newer
         return found

@@ -179,14 +179,6 @@ class Index:
             values[present] = [] if value is None else [value]
         return Columns(keys, pointers, values)
 
-    def is_empty_range(self, start: bytes = b"", end: bytes | None = None) -> bool:
-        """Whether the index has no keys from `start`, inclusive, to `end`, exclusive (None: to the last)."""
-        low, high = self._span(start, end)
-        keys = self._sorted_keys()
-        if any(self._pending[keys[position]][2] is not None for position in range(low, high)):
-            return False
-        return next(self.range(start, end), None) is None
-
     def put(self, key: bytes, entry: Entry) -> None:
         """Set the entry of a key.
 

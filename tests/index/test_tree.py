@@ -33,7 +33,6 @@ def test_an_empty_index_reads_nothing(shelf: Shelf) -> None:
     assert index.get(b"a") is None
     assert index.get_many([b"a", b"b"]) == [None, None]
     assert list(index.range()) == []
-    assert index.is_empty_range()
     assert index.freeze(0, shelf.new_id) == (IndexRoot(), [])
     assert shelf.batches == []
 
@@ -141,16 +140,15 @@ def test_a_range_that_ends_before_it_starts_is_empty(shelf: Shelf, start: bytes,
     index = Index(shelf.root_of({b"": Entry(1), b"a": Entry(1), b"b": Entry(1)}), shelf.read)
     index.put(b"aa", Entry(1))
     assert list(index.range(start, end)) == []
-    assert index.is_empty_range(start, end)
     assert shelf.batches == []
 
 
 def test_a_range_emptied_by_removals_alone_is_empty(shelf: Shelf) -> None:
     index = Index(shelf.root_of({b"a": Entry(1), b"b": Entry(1), b"c": Entry(1)}), shelf.read)
     index.remove(b"b")
-    assert index.is_empty_range(b"b", b"c")
-    assert not index.is_empty_range(b"b", b"d")
-    assert not index.is_empty_range(b"a", b"c")
+    assert not index.keys(b"b", b"c")
+    assert index.keys(b"b", b"d")
+    assert index.keys(b"a", b"c")
 
 
 @given(
@@ -197,7 +195,7 @@ def test_rolling_back_restores_content_size_and_the_order_of_changes(shelf: Shel
         index.put(key, Entry(1))
     before = index.freeze(10_000, shelf.new_id)
     size = index.embedded_bytes
-    assert not index.is_empty_range(b"a", b"b")
+    assert index.keys(b"a", b"b")
     outer = index.savepoint()
     index.put(b"a", Entry(2, b"longer"))
     inner = index.savepoint()
@@ -230,7 +228,7 @@ def test_a_savepoint_that_was_rolled_back_is_refused(shelf: Shelf) -> None:
 def test_a_copy_and_its_original_are_independent(shelf: Shelf) -> None:
     index = Index(shelf.root_of({b"a": Entry(1)}), shelf.read)
     index.put(b"b", Entry(1))
-    assert not index.is_empty_range(b"b")
+    assert index.keys(b"b", None)
     copy = index.copy()
     copy.put(b"c", Entry(1))
     index.remove(b"a")

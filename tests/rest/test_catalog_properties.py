@@ -9,7 +9,7 @@ import pytest
 
 from polaris_spark import objects
 from polaris_spark.backends.base import ReferenceRow
-from polaris_spark.catalog.catalogs import find_catalog
+from polaris_spark.catalog.catalogs import read_catalog
 from polaris_spark.catalog.properties import PARSERS
 from polaris_spark.catalog.property_changes import CopyRow, SetProperties, complete_copy, set_properties
 from polaris_spark.catalog.references import CATALOGS
@@ -572,8 +572,9 @@ def test_a_catalog_of_another_identity_is_not_changed(opened: Open, sqlite: str,
         set_properties(catalog.references, catalog.context, WHO, other, {"gc.enabled": "false"}, ())
     head = catalog.head()
     assert complete_copy(catalog.references, catalog.context, WHO, other, head, catalog.reference) == other
-    found = find_catalog(catalog.references, catalog.name)
-    assert found == catalog.row
+    found = read_catalog(catalog.references, catalog.name)
+    assert found is not None
+    assert found.row == catalog.row
 
 
 def test_each_property_that_can_be_set_is_refused_with_its_name_if_it_is_wrong() -> None:
