@@ -203,6 +203,7 @@ PARTS: dict[str, Part] = {
         lambda folder, of: refreshes.measure(
             folder,
             sizes=(2_000, 4_000) if of.quick else (3_000_000, 30_000_000),
+            warm_ups=0 if of.quick else 1,
             rounds=of.rounds,
             calls=of.calls,
             reads=1 if of.quick else 10,

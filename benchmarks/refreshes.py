@@ -1,8 +1,8 @@
 """Materialized views: incremental refreshes beside full ones, freshness, and queries.
 
 The view joins sales with customers and products, and sums them up by region, category and day. `python -m
-benchmarks.refreshes FOLDER ROWS INSERTS ROUNDS READS CHANGE...` measures in one Spark session, and prints seconds as
-JSON.
+benchmarks.refreshes FOLDER ROWS INSERTS WARM-UPS ROUNDS READS CHANGE...` measures in one Spark session, and prints
+seconds as JSON.
 """
 
 from __future__ import annotations
@@ -42,19 +42,22 @@ _QUERY = (
 )
 
 
-def measure(folder: Path, *, sizes: Sequence[int], rounds: int, calls: int, reads: int) -> list[Figure]:
+def measure(
+    folder: Path, *, sizes: Sequence[int], warm_ups: int, rounds: int, calls: int, reads: int
+) -> list[Figure]:
     """Measure refreshes of a view over a table with the smallest and with the largest of these numbers of rows. The
     data files of both have about the same size, so the larger table has more of them. One per cent of the smaller table
     is appended to both, and one per cent of the larger to itself.
 
     Args:
-        reads: number of queries of the view, and of its storage table, in a turn. The JVM compiles much of their code
-            in the first turn, which is not counted.
+        warm_ups: number of turns that come first and are not counted. The JVM compiles much of the code in the first
+            turn.
+        reads: number of queries of the view, and of its storage table, in a turn.
     """
     small, large = min(sizes), max(sizes)
     changes = {small: [small // 100], large: [small // 100, large // 100]}
     taken = {
-        size: _run(folder / str(size), size, _INSERTS * size // small, changes[size], rounds, reads)
+        size: _run(folder / str(size), size, _INSERTS * size // small, warm_ups, rounds, reads, changes[size])
         for size in (small, large)
     }
     fresh = _freshness(f"sqlite://{(folder / str(small) / 'catalog.db').absolute()}", calls)
@@ -108,11 +111,11 @@ def _faster(what: str, ours: Sample, other: Sample, beside: str, least: float | 
 
 
 def _run(
-    folder: Path, rows: int, inserts: int, changes: Sequence[int], rounds: int, reads: int
+    folder: Path, rows: int, inserts: int, warm_ups: int, rounds: int, reads: int, changes: Sequence[int]
 ) -> dict[str, Sample]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    numbers = [str(one) for one in (rows, inserts, rounds, reads, *changes)]
+    numbers = [str(one) for one in (rows, inserts, warm_ups, rounds, reads, *changes)]
     command = [sys.executable, "-m", __name__, str(folder), *numbers]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -142,7 +145,7 @@ def _freshness(store: str, calls: int) -> Sample:
 
 
 def measured(
-    folder: Path, rows: int, inserts: int, rounds: int, reads: int, *changes: int
+    folder: Path, rows: int, inserts: int, warm_ups: int, rounds: int, reads: int, *changes: int
 ) -> dict[str, list[float]]:
     """Build the tables and the views, and measure refreshes and queries, in seconds.
 
@@ -171,7 +174,7 @@ def measured(
         spark.sql(_QUERY).write.format("noop").mode("overwrite").save()
 
     end = rows
-    for turn in range(rounds + 1):  # the first turn is not counted
+    for turn in range(warm_ups + rounds):
         for change in changes:
             statements = {
                 "append": _insert(end, change, rows),
@@ -190,7 +193,7 @@ def measured(
                 text = f"SELECT sum(amount), count(DISTINCT day) FROM polaris.bench.{table}"
                 timed(f"read {what}", partial(_collect, spark, text))
             read.reverse()
-        if turn == 0:
+        if turn < warm_ups:
             taken.clear()
     spark.stop()
     return taken

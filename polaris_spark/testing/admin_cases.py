@@ -17,25 +17,31 @@ from polaris_spark.testing.stores import TABLES, StoreCases, row
 
 
 class StoreAdmin(ABC):
-    """The administrator of a database, who changes a store without its backend."""
+    """The administrator of a database or directory, who changes a store without its backend."""
 
     refusal: ClassVar[type[PolarisError] | tuple[type[PolarisError], ...]] = StoreURIError
     """Error (or errors) of a backend that finds the tables of another program."""
     unreadable: ClassVar[Mapping[Table, str]] = dict.fromkeys(TABLES, "another program")
     """Regular expression for the message of a read that finds this table of another program."""
+    foreign: ClassVar[str] = "another program"
+    """Regular expression for the message of a `setup` that finds a table of another program."""
+    dropped: ClassVar[type[PolarisError] | tuple[type[PolarisError], ...]] = NoStoreError
+    """Error (or errors) of a backend that was open when its store was dropped."""
+    dropped_message: ClassVar[str] = "does not contain a store"
+    """Regular expression for the message of these errors."""
     checks_first: ClassVar[bool] = True
     """Whether `setup` creates no table if it finds the tables of another program. Otherwise it may create the tables
     that are missing before it reports the others."""
 
     @abstractmethod
     def contents(self) -> Mapping[str, object] | None:
-        """Return all tables of the store and their rows, by the name of the table. Return None if the store would have
-        a database, schema or keyspace of its own, and this does not exist."""
+        """Return all tables of the store and their rows, by the name of the table, or all its files. Return None if the
+        store would have a database, schema, keyspace or file of its own, and this does not exist."""
 
     @abstractmethod
     def create_foreign_table(self, table: Table) -> None:
-        """Create a table that has the name of one of the store's tables, but is unlike it. The store does not exist
-        yet. If possible, the table contains a row."""
+        """Create a table that has the name of one of the store's tables, but is unlike it, or a file of this name. The
+        store does not exist yet. If possible, the table contains a row."""
 
     def drop(self) -> None:
         """Delete the tables of the store, with all rows.
@@ -87,7 +93,7 @@ class AdminCases(StoreCases):
             store_admin.drop()
         except NotImplementedError:
             pytest.skip("this database creates missing tables when a row is inserted")
-        with pytest.raises(NoStoreError, match="does not contain a store"):
+        with pytest.raises(store_admin.dropped, match=store_admin.dropped_message):
             backend.insert_reference("realm", "name", row())
 
     @pytest.mark.parametrize("table", TABLES)
@@ -103,7 +109,7 @@ class AdminCases(StoreCases):
             backend.read_reference("realm", "name")
         with (
             closing(open_backend(uri)) as backend,
-            pytest.raises(store_admin.refusal, match="another program"),
+            pytest.raises(store_admin.refusal, match=store_admin.foreign),
         ):
             backend.setup()
         after = store_admin.contents()
@@ -118,6 +124,7 @@ class AdminCases(StoreCases):
         self, uri: str, backend: Backend, store_admin: StoreAdmin
     ) -> None:
         backend.insert_reference("realm", "name", row())
+        backend.close()
         try:
             store_admin.set_newer_format()
         except NotImplementedError:

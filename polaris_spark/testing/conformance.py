@@ -31,9 +31,9 @@ class also tests lost answers, servers that do not answer, restarts, credentials
 
 The attribute `bad_uris` of a test class lists store URIs with a mistake, each with a regular expression for its error.
 
-A database whose administrator can look at the tables of a store and drop them also inherits from `AdminCases`, and
+A test class that can look at the tables or files of a store and drop them also inherits from `AdminCases`, and
 defines the fixture `store_admin`: a `StoreAdmin` (both in `polaris_spark.testing.admin_cases`). These cases test stores
-that were dropped or never set up, and stores and tables that belong to newer releases or other programs.
+that were dropped or never set up, and stores, tables and files that belong to newer releases or other programs.
 
 If the database executes statements in sessions, and has locks, inherit from `SessionCases` instead of `AdminCases`. The
 administrator is then a `SessionAdmin` (both in `polaris_spark.testing.session_cases`), who can also kill sessions and

@@ -20,7 +20,6 @@ from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow, Reference
 from polaris_spark.backends.objectstore import ObjectStoreBackend, keys
 from polaris_spark.backends.objectstore import local as directories
 from polaris_spark.errors import (
-    NewerFormatError,
     OutcomeUnknownError,
     StoreURIError,
     TryAgainError,
@@ -62,16 +61,6 @@ def in_child(work: Callable[[], str]) -> str:
 
 
 def test_a_file_that_is_not_a_store_is_reported(root: Path, tmp_path: Path) -> None:
-    with closing(open_backend(f"file://{root}")) as backend:
-        for use in (
-            lambda: backend.read_reference("realm", "name"),
-            lambda: backend.write_objects("realm", [ObjectRow(1, 0, b"")]),
-            lambda: backend.insert_reference("realm", "name", row()),
-            lambda: backend.splits("objects", None, 2),
-        ):
-            with pytest.raises(StoreURIError, match=r"does not contain a store.*create=true"):
-                use()
-        assert not root.exists()
     with (
         closing(open_backend(f"file://{tmp_path}/missing/store")) as backend,
         pytest.raises(StoreURIError, match=r"missing is not a directory; create this directory first"),
@@ -103,15 +92,6 @@ def test_a_store_that_another_process_sets_up_meanwhile_does_not_belong_to_anoth
         backend.setup()
         assert os.listdir is listed
         assert backend.read_objects("realm", [ObjectKey(1)]) == {ObjectKey(1): b"x"}
-
-
-def test_a_store_of_a_newer_format_is_refused(backend: Backend, root: Path) -> None:
-    (root / "format").write_text("polaris_spark store, format 2\n")
-    with (
-        closing(open_backend(f"file://{root}")) as other,
-        pytest.raises(NewerFormatError, match="newer release"),
-    ):
-        other.read_reference("realm", "name")
 
 
 def test_files_of_names_that_differ_in_case_alone_differ_in_more(backend: Backend, root: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from polaris_spark.testing.admin_cases import AdminCases, StoreAdmin
 from polaris_spark.testing.conformance import BackendConformance, FileConformance
+from tests.backends.file_admins import FolderAdmin, SQLiteAdmin
 from tests.stores import StoreOn
 
 
@@ -16,7 +18,7 @@ class TestMemory(BackendConformance):
         return store_on("memory")
 
 
-class TestSQLite(FileConformance):
+class TestSQLite(AdminCases, FileConformance):
     bad_uris = (
         ("sqlite:///store.db?synchronous=maybe", "full, normal or off"),
         ("sqlite:///store.db?synchronus=full", "did you mean 'synchronous'"),
@@ -27,8 +29,12 @@ class TestSQLite(FileConformance):
     def uri(self, store_on: StoreOn) -> str:
         return store_on("sqlite")
 
+    @pytest.fixture
+    def store_admin(self, uri: str) -> StoreAdmin:
+        return SQLiteAdmin(uri)
 
-class TestDirectory(FileConformance):
+
+class TestDirectory(AdminCases, FileConformance):
     bad_uris = (
         ("file://host/path", "has no host"),
         ("file:///", "must have a path"),
@@ -39,3 +45,7 @@ class TestDirectory(FileConformance):
     @pytest.fixture
     def uri(self, store_on: StoreOn) -> str:
         return store_on("file")
+
+    @pytest.fixture
+    def store_admin(self, uri: str) -> StoreAdmin:
+        return FolderAdmin(uri, "format")

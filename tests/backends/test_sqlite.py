@@ -28,8 +28,6 @@ from polaris_spark.backends.sqlite.connections import Connections, Settings
 from polaris_spark.backends.sqlite.files import APPLICATION_ID
 from polaris_spark.clock import ManualClock, SystemClock
 from polaris_spark.errors import (
-    NewerFormatError,
-    NoStoreError,
     OutcomeUnknownError,
     StateError,
     StoreURIError,
@@ -86,17 +84,11 @@ def _is_no_database(path: str) -> None:
     Path(path).write_bytes(b"this is not a database at all, just some text that is long enough" * 20)
 
 
-def _is_of_another_program(path: str) -> None:
-    with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE theirs (x)")
-
-
 @pytest.mark.parametrize(
     ("prepare", "words"),
     [
         (_is_a_directory, "names a directory"),
         (_is_no_database, "is not an SQLite database"),
-        (_is_of_another_program, "another program"),
     ],
 )
 def test_a_path_that_is_not_a_store_is_refused(path: str, prepare: Callable[[str], None], words: str) -> None:
@@ -106,14 +98,6 @@ def test_a_path_that_is_not_a_store_is_refused(path: str, prepare: Callable[[str
         backend.setup()
     with pytest.raises(StoreURIError, match=words):
         backend.read_reference("realm", "name")
-
-
-def test_another_programs_database_is_left_as_it_was(path: str) -> None:
-    _is_of_another_program(path)
-    before = Path(path).read_bytes()
-    with pytest.raises(StoreURIError):
-        SQLiteBackend(path).setup()
-    assert Path(path).read_bytes() == before
 
 
 def test_a_path_in_a_missing_directory_is_refused(tmp_path: Path) -> None:
@@ -126,22 +110,9 @@ def test_a_path_in_a_missing_directory_is_refused(tmp_path: Path) -> None:
         backend.read_reference("realm", "name")
 
 
-def test_reading_a_store_that_was_never_set_up_says_so_and_creates_nothing(path: str) -> None:
-    with pytest.raises(NoStoreError, match=r"create=true .*the file does not exist"):
-        SQLiteBackend(path).read_reference("realm", "name")
-    assert not os.path.exists(path)
+def test_an_empty_file_is_not_a_store(path: str) -> None:
     Path(path).touch()
     with pytest.raises(StoreURIError, match=r"does not contain a store; .* create=true"):
-        SQLiteBackend(path).read_reference("realm", "name")
-
-
-def test_a_store_of_a_newer_release_is_refused(backend: SQLiteBackend, path: str) -> None:
-    backend.close()
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 99")
-    with pytest.raises(NewerFormatError, match="99"):
-        SQLiteBackend(path).setup()
-    with pytest.raises(NewerFormatError, match="99"):
         SQLiteBackend(path).read_reference("realm", "name")
 
 

@@ -18,7 +18,7 @@ from polaris_spark.jobs.procedure import Call, Column, Parameter
 from polaris_spark.jobs.registry import procedures
 from polaris_spark.rest.access import Role
 from polaris_spark.rest.session import Session
-from polaris_spark.testing.waiting import PATIENCE_S
+from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.extension.callers import BASE, Asking
 from tests.extension.conftest import Add
 
@@ -52,6 +52,11 @@ def run_of(asking: Asking, id: str) -> runs.Run:
     run = asking.session.resource(runs.Runs).find(id)
     assert run is not None
     return run
+
+
+def listed(asking: Asking) -> list[str]:
+    """Return the ids of all runs that the session remembers."""
+    return [one["id"] for one in asking.send("GET", "runs")[1]["runs"]]
 
 
 def ended(asking: Asking, id: str) -> Any:
@@ -309,13 +314,8 @@ def test_old_results_are_forgotten(admin: Asking, add: Add, monkeypatch: pytest.
     add("short", lambda *_: [(1,)])
     for n in range(5):
         admin.call("short", id=str(n), **WAIT)
-    deadline = threading.Event()
-    for _ in range(1_000):  # the last run forgets others after it has answered
-        listed = [one["id"] for one in admin.send("GET", "runs")[1]["runs"]]
-        if listed == ["3", "4"]:
-            break
-        deadline.wait(0.01)
-    assert listed == ["3", "4"]
+    # The last run forgets others after it has answered.
+    wait_until(lambda: listed(admin) == ["3", "4"], "two runs are remembered", every_s=0.01)
 
 
 def test_a_long_run_is_remembered_after_shorter_ones_that_began_later(
@@ -329,12 +329,8 @@ def test_a_long_run_is_remembered_after_shorter_ones_that_began_later(
         assert admin.call("short", id=str(n), **WAIT)[0] == 200
     held.free.set()
     assert long.ended.wait(PATIENCE_S)
-    for _ in range(1_000):  # the last run forgets others after it has answered
-        listed = [one["id"] for one in admin.send("GET", "runs")[1]["runs"]]
-        if len(listed) == 2:
-            break
-        time.sleep(0.01)
-    assert listed == ["long", "2"]
+    # The last run forgets others after it has answered.
+    wait_until(lambda: listed(admin) == ["long", "2"], "two runs are remembered", every_s=0.01)
     assert admin.send("GET", "runs/long")[1]["rows"] == [[1]]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -24,8 +23,11 @@ from polaris_spark.jobs.registry import call
 from polaris_spark.testing.processes import rows
 from polaris_spark.testing.waiting import PATIENCE_S
 from tests.faults.checking import check_references
+from tests.forking import context, preload
 from tests.maintenance.lakes import age
 from tests.rest.client import Client, connect, files_below, new_key, set_properties
+
+preload(__name__)
 
 AFTER: dict[int, tuple[Any, str]] = {
     3: (BatchFiles, "write"),
@@ -66,7 +68,7 @@ def publish_and_die(folder: Path, key: str) -> None:
 
 def dead(target: Callable[..., None], *arguments: object) -> None:
     """Call a function in another process, which must be killed in it."""
-    process = multiprocessing.get_context("spawn").Process(target=target, args=arguments)
+    process = context.Process(target=target, args=arguments)
     process.start()
     process.join(PATIENCE_S)
     assert process.exitcode == -signal.SIGKILL

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from polaris_spark.maintenance.migration.marks import SourceRealm
 from polaris_spark.maintenance.migration.run import Migration
 from polaris_spark.system.realms import RealmState
 from polaris_spark.testing.waiting import PATIENCE_S
+from tests.forking import context, preload
 from tests.maintenance.movers import (
     Writers,
     migrate_and_die,
@@ -25,6 +25,8 @@ from tests.maintenance.movers import (
 )
 from tests.servers.postgresql import PostgreSQL
 from tests.stores import DATABASES, SHARED, StoreOn, configured
+
+preload(__name__)
 
 ORDINARY = (("sqlite", "sqlite"), ("sqlite", "postgresql"), ("postgresql", "s3"))
 OTHERS = sorted(
@@ -51,7 +53,6 @@ def test_no_acknowledged_commit_is_lost_and_all_writers_continue_in_the_target(
     with opened(source, warehouse=str(tmp_path)) as session:
         assert write(session, "first")
         elsewhere = here in SHARED and there in SHARED
-        context = multiprocessing.get_context("spawn")
         receiving, sending = context.Pipe(duplex=False)
         process = context.Process(
             target=write_elsewhere, args=(source, target, "process", sending), daemon=True
@@ -85,7 +86,6 @@ def test_a_process_that_is_killed(left: int, store_on: StoreOn, tmp_path: Path) 
     source, target = store_on("sqlite"), store_on("sqlite")
     with opened(source, warehouse=str(tmp_path)) as session:
         assert write(session, "first")
-        context = multiprocessing.get_context("spawn")
         process = context.Process(target=migrate_and_die, args=(source, target, left), daemon=True)
         with Writers(source, target, name="thread", threads=2, enough=5) as writers:
             process.start()

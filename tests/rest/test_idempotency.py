@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import uuid
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.forking import context, preload
 from tests.rest.client import (
     SCHEMA,
     VIEW_VERSION,
@@ -30,6 +30,8 @@ from tests.rest.client import (
 )
 from tests.rest.conftest import Open
 from tests.rest.icebergs import elsewhere
+
+preload(__name__)
 
 VIEW = {
     "view-uuid": "0192f0a5-7a7b-4c11-9a5e-0d6f1c2b3a49",
@@ -99,7 +101,7 @@ def test_another_process_gives_the_same_answer(opened: Open, warehouse: Path, sh
     request, key = ("POST", tables("db"), table_request("t")), new_key()
     answer = catalog.send(*request, key=key)
     catalog.set("t", moved="on")
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
+    with context.Pool(1) as pool:
         (again,) = pool.apply(_send, (shared_store, [(request, key)]))
     assert again == tuple(answer)
     assert catalog.load()["metadata"]["properties"]["moved"] == "on"

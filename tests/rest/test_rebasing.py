@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 import uuid
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.forking import context, preload
 from tests.rest import appends
 from tests.rest.appends import Append, Attempt, appendable, attempt, new_append, read_list, send, snapshot_of
 from tests.rest.client import Client, Json, at_once, connect, identifier, new_key, set_properties
 from tests.rest.conftest import Open
 from tests.rest.icebergs import ROWS, open_table
+
+preload(__name__)
 
 VERSIONS = pytest.mark.parametrize("version", [1, 2, 3])
 
@@ -141,7 +143,7 @@ def test_writers_of_several_processes_see_no_conflict(
     client = opened(shared_store, warehouse)
     client.namespace("db")
     base = appendable(client)
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as processes:
+    with ProcessPoolExecutor(2, mp_context=context) as processes:
         runs = [
             processes.submit(write_in_a_process, shared_store, str(warehouse), base, n)
             for n in (10**6, 10**7)

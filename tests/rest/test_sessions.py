@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import sqlite3
 import threading
 import uuid
@@ -35,9 +34,12 @@ from polaris_spark.store.cache import ObjectCache
 from polaris_spark.system.connections import connect_store
 from polaris_spark.system.realms import RealmState
 from polaris_spark.system.stores import SYSTEM_REALM, StoreRecord, system_references
+from tests.forking import context, preload
 from tests.names import unchecked_names
 from tests.rest.client import Client, at_once, connect, path, set_properties, table, tables
 from tests.rest.conftest import Open
+
+preload(__name__)
 
 
 @pytest.fixture
@@ -48,7 +50,7 @@ def sqlite(tmp_path: Path) -> str:
 
 def in_processes(work: Callable[..., Any], arguments: list[tuple]) -> list:
     """Call a function with each tuple of arguments, in one process each, and return the results."""
-    with multiprocessing.get_context("spawn").Pool(len(arguments)) as pool:
+    with context.Pool(len(arguments)) as pool:
         return pool.starmap(work, arguments, chunksize=1)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from itertools import count
 
 import pytest
@@ -25,7 +24,10 @@ from polaris_spark.system.stores import (
 )
 from polaris_spark.testing.processes import in_threads
 from polaris_spark.testing.stores import HOSTILE_NAMES
+from tests.forking import context, preload
 from tests.stores import SHARED, StoreOn, databases
+
+preload(__name__)
 
 _numbers = count()
 S = RealmState
@@ -154,7 +156,7 @@ def test_processes_that_create_the_same_store_and_realm_get_the_same_one(
     store_on: StoreOn, database: str
 ) -> None:
     uri = store_on(database)
-    with multiprocessing.get_context("spawn").Pool(4) as pool:
+    with context.Pool(4) as pool:
         instances = pool.map(_create, [uri] * 8, chunksize=1)
     assert len(set(instances)) == 1
 

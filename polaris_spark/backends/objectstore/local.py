@@ -91,16 +91,23 @@ class DirectoryRequests(Requests):
         super().begin_in_child()
         self._lock = threading.Lock()
 
+    def refuse_if_unusable(self) -> None:
+        super().refuse_if_unusable()
+        with self._explaining("reading the format"):
+            self._has_known_format()
+
     def setup(self) -> None:
         """Create the store's directory if it is missing; its parent must exist. Check that the file system has locks.
 
         Raises:
             StoreURIError: the directory cannot be created, holds other files, or is on a file system without locks.
+            NewerFormatError: a newer release made the store.
         """
         marker = self._root / "format"
         with self._explaining(_SETTING_UP):
             with contextlib.suppress(FileExistsError):
                 self._root.mkdir(0o700)
+            self._has_known_format()
             if not marker.exists():
                 others = set(os.listdir(self._root)) - {"locks", "new", "format"}
                 if others and not marker.exists():  # another process may have written the marker since
@@ -339,16 +346,24 @@ class DirectoryRequests(Requests):
             NoStoreError: the directory holds no store.
             NewerFormatError: a newer release made the store.
         """
-        if self._checked:
-            return
-        found = _body(self._root / "format")
-        if found is None:
+        if not self._has_known_format():
             raise NoStoreError(self.where)
-        if found.decode(errors="replace") != _FORMAT:
-            raise NewerFormatError(
-                f"{self.where} has a format that this release does not support; use a newer release"
-            )
-        self._checked = True
+
+    def _has_known_format(self) -> bool:
+        """Return whether the directory holds a store. The answer yes is remembered.
+
+        Raises:
+            NewerFormatError: a newer release made the store.
+        """
+        if not self._checked:
+            found = _body(self._root / "format")
+            if found is not None and found.decode(errors="replace") != _FORMAT:
+                raise NewerFormatError(
+                    f"{self.where} has a format that this release does not support: "
+                    f"{found[:100].decode(errors='replace').strip()!r}; use a newer release"
+                )
+            self._checked = found is not None
+        return self._checked
 
     def _refuse_without_locks(self) -> None:
         """Check that the directory's file system has working locks (`flock`).

@@ -20,7 +20,6 @@ from polaris_spark.backends.rocksdb import directories, scans
 from polaris_spark.backends.rocksdb.handles import Handle
 from polaris_spark.errors import (
     CorruptionError,
-    NewerFormatError,
     OutcomeUnknownError,
     StoreURIError,
     TryAgainError,
@@ -130,17 +129,6 @@ def test_a_change_that_was_logged_when_the_disk_was_full_may_have_happened(
         assert backend.insert_reference("realm", "name", other) == Conflict(first)
 
 
-def test_a_missing_store_is_not_made_by_reading_or_writing(uri: str, tmp_path: Path) -> None:
-    backend = open_backend(uri)
-    with pytest.raises(
-        StoreURIError, match="does not contain a store; open a catalog there with create=true"
-    ):
-        backend.read_reference("realm", "name")
-    with pytest.raises(StoreURIError, match="does not contain a store"):
-        backend.insert_reference("realm", "name", row())
-    assert not (tmp_path / "store").exists()
-
-
 def test_a_directory_of_others_and_a_file_are_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "letter.txt").write_text("dear reader")
@@ -194,17 +182,6 @@ def test_a_directory_with_another_mark_is_not_a_store(uri: str, tmp_path: Path, 
     (tmp_path / "store" / "POLARIS_SPARK").write_text(mark)
     with pytest.raises(StoreURIError, match="is not a store: its file POLARIS_SPARK contains"):
         open_backend(uri).read_reference("realm", "name")
-
-
-def test_a_store_of_a_newer_release_is_refused(uri: str, tmp_path: Path) -> None:
-    backend = open_backend(uri)
-    backend.setup()
-    backend.close()
-    (tmp_path / "store" / "POLARIS_SPARK").write_text("polaris_spark store, format 2\n")
-    again = open_backend(uri)
-    for operation in (again.setup, lambda: again.read_reference("realm", "name")):
-        with pytest.raises(NewerFormatError, match="format 2; this release supports format 1"):
-            operation()
 
 
 @pytest.mark.parametrize("failures", [1, 2, 3])
