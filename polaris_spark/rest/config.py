@@ -23,7 +23,7 @@ from polaris_spark.rest import (
 )
 from polaris_spark.rest.permissions import hidden_catalog
 from polaris_spark.rest.request import Request, Response, json_response
-from polaris_spark.rest.router import Route, Router
+from polaris_spark.rest.router import POLARIS, Route, Router
 
 CONTENT_ROUTES = [
     *namespace_routes.ROUTES,
@@ -69,10 +69,20 @@ def config(catalog: Catalog, request: Request) -> Response:
     answer = {
         "defaults": {},
         "overrides": _prefix(catalog, state) if warehouse == catalog.name else {},
-        "endpoints": endpoints(catalog, has_storage=credential_routes.storage_of(request) is not None),
+        "endpoints": [
+            *endpoints(catalog, has_storage=credential_routes.storage_of(request) is not None),
+            *_policy_endpoints(request),
+        ],
         "idempotency-key-lifetime": f"PT{lifetime}S",
     }
     return json_response(msgspec.json.encode(answer).decode())
+
+
+def _policy_endpoints(request: Request) -> list[str]:
+    """Return the endpoints of policies, if the transport has these routes."""
+    router = getattr(request.session, "router", None)
+    routes = router.routes if isinstance(router, Router) else ()
+    return [f"{one.method} /{POLARIS}/{{prefix}}/{one.path}" for one in routes if one.base == POLARIS]
 
 
 def _prefix(catalog: Catalog, state: str) -> dict[str, str]:

@@ -238,6 +238,12 @@ def test_polaris_routes_create_load_change_list_and_drop_policies(shop: Session)
     assert send(shop, "GET", P, pageToken="x")[0] == 400
 
 
+def test_clients_are_told_of_the_routes_of_policies(shop: Session) -> None:
+    endpoints = send(shop, "GET", "v1/config")[1]["endpoints"]
+    assert "POST /polaris/v1/{prefix}/namespaces/{namespace}/policies" in endpoints
+    assert "GET /polaris/v1/{prefix}/applicable-policies" in endpoints
+
+
 def test_polaris_routes_attach_detach_and_find_applicable_policies(shop: Session) -> None:
     send(shop, "POST", P, {"name": "p", "type": EXPIRY, "content": CONTENT})
     mappings = f"{P}/p/mappings"
