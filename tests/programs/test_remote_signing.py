@@ -58,7 +58,7 @@ def test_spark_without_keys_writes_and_reads_tables_as_far_as_its_principal_may(
     extensions = {"spark.sql.extensions": place.settings["spark.sql.extensions"].split(",")[0]}
     given = {**extensions, **settings(lake, "writer"), **settings(lake, "reader")}
     options = [word for key, value in given.items() for word in ("--conf", f"{key}={value}")]
-    command = [SPARK_HOME / "bin" / "spark-sql", "--packages", f"{packages},{AWS}", *options]
+    command = [str(SPARK_HOME / "bin" / "spark-sql"), "--packages", f"{packages},{AWS}", *options]
     with started(place, *command, "-e", ";".join(STATEMENTS)) as program:
         code = program.process.wait(3 * PATIENCE_S)
         printed = program.text()
