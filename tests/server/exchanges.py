@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from polaris_spark.catalog.memory import MemoryBound
 from polaris_spark.server import Endpoint, ServedCatalogs, Tokens
 from polaris_spark.server.app import create_app
+from polaris_spark.server.connections import LINGER_SECONDS
 from polaris_spark.server.listener import listening
 from polaris_spark.server.run import BoundedServer
 from polaris_spark.testing.waiting import PATIENCE_S
@@ -66,8 +67,13 @@ class Served:
         return Talk(reader, writer)
 
     async def connections(self, number: int) -> None:
-        """Wait until the server has this number of connections."""
-        await eventually(lambda: len(self.server.connections) == number)
+        """Wait until the server has this number of connections. Those that linger after an answer end at once."""
+
+        def reached() -> bool:
+            self.later(LINGER_SECONDS)
+            return len(self.server.connections) == number
+
+        await eventually(reached)
 
     def later(self, seconds: float) -> None:
         """Make the server enforce its deadlines as if this time had passed."""
