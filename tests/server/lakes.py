@@ -26,6 +26,7 @@ from tests.server.realms import KEY
 from tests.server.servers import Server, client
 from tests.servers.sts import TestSts
 from tests.servers.versitygw import VersityGateway
+from tests.stores import start
 
 ROLE = "arn:aws:iam::123456789012:role/lake"
 TENANT = "arn:aws:iam::123456789012:role/tenant"
@@ -52,7 +53,7 @@ class Lake:
             name: Credentials(f"{name}-id", Secret(f"{name}-secret-{'x' * 20}")) for name in ("root", *GRANTS)
         }
         with ExitStack() as stack:
-            self.s3 = stack.enter_context(VersityGateway())
+            self.s3 = stack.enter_context(start(VersityGateway))
             self.s3.make_bucket(BUCKET)
             self.sts = stack.enter_context(TestSts())
             self._fill()

@@ -19,6 +19,7 @@ from polaris_spark.storage.prefixes import prefix_of
 from polaris_spark.storage.vending import Rights, policy_of
 from polaris_spark.testing.server import ProcessServer
 from tests.servers.versitygw import VersityGateway, program
+from tests.stores import start
 
 T = prefix_of("s3://lake/wh/db/t")
 KEYS = {"ROOT_ACCESS_KEY": "root", "ROOT_SECRET_KEY": "root-secret"}
@@ -68,9 +69,9 @@ def service(kind: str, endpoint: str, key: str, secret: str) -> Any:
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[tuple[Iam, Gateway]]:
-    with Iam() as iam:
+    with start(Iam) as iam:
         Gateway.iam = iam
-        with Gateway() as gateway:
+        with start(Gateway) as gateway:
             gateway.make_bucket("lake")
             root = service("s3", gateway.endpoint, *KEYS.values())
             for key in ("wh/db/t/f", "wh/db/t2/f", "wh/db/other/f"):
