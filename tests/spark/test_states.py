@@ -40,7 +40,8 @@ def dev(spark: SparkSession, namespace: str) -> Iterator[str]:
 
 
 def test_names_of_tables_say_which_state_is_meant(spark: SparkSession, dev: str) -> None:
-    ((number,),) = rows(spark, "SELECT max(number) FROM polaris.system.changes")
+    newest = "SELECT number, commit_id FROM polaris.system.changes ORDER BY number DESC LIMIT 1"
+    ((number, commit),) = rows(spark, newest)
     assert rows(spark, f"SELECT id FROM {dev}.t") == [(1,)]
     assert rows(spark, f"SELECT id FROM {dev}.`t@dev`") == [(1,), (2,)]
     assert rows(spark, f"SELECT count(*) FROM {dev}.`t@dev#2999-01-01T00:00:00Z`") == [(2,)]
@@ -51,7 +52,8 @@ def test_names_of_tables_say_which_state_is_meant(spark: SparkSession, dev: str)
         f"INSERT INTO {dev}.t VALUES (3)",
     )
     assert rows(spark, f"SELECT * FROM {dev}.`t@dev`") == [(2, None)]
-    assert rows(spark, f"SELECT id FROM {dev}.`t@{number}`") == [(1,)]
+    for point in (number, commit, f"{commit:x}"):
+        assert rows(spark, f"SELECT id FROM {dev}.`t@{point}`") == [(1,)]
     joined = f"SELECT count(*) FROM {dev}.t m FULL JOIN {dev}.`t@dev` d USING (id)"
     assert rows(spark, joined) == [(3,)]
     with pytest.raises(ERRORS, match="cannot be changed"):
