@@ -7,6 +7,7 @@ commits. Its row keeps its commit, and the files that the commit needs, as the r
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 from polaris_spark.catalog.catalog import Catalog
@@ -21,6 +22,7 @@ from polaris_spark.errors import (
     AlreadyExistsError,
     BadRequestError,
     CommitFailedError,
+    HistoryTrimmedError,
     NotFoundError,
     ProtectedBranchError,
     ReferenceGoneError,
@@ -284,19 +286,37 @@ def _create(
             tag).
         first: see `References.create`.
     """
-    begin = branch_or_tag_of(catalog, source)
-    if point:
-        head = pinned(begin.store, begin.head, AsOf.parse(point, "at"))
-        commit = begin.store.get(head.commit, Commit)
-        begin = CommitReader(begin.store, begin.version, head, commit, row_name=begin.row_name)
+    begin = _source(catalog, source, point)
     description = Description(operation.principal, comment, f"{source}#{point}" if point else source)
     reference, rival = references
+    create = partial(
+        catalog.references.create,
+        reference,
+        operation,
+        description=description,
+        rivals=(rival,),
+        first=first,
+    )
     try:
-        return catalog.references.create(
-            reference, operation, source=begin, description=description, rivals=(rival,), first=first
-        )
+        try:
+            return create(source=begin)
+        except HistoryTrimmedError:
+            if point:
+                raise
+            # Since the newest commit was read, the branch has got others, and the history before them was trimmed.
+            return create(source=_source(catalog, source, point))
     except AlreadyExistsError as error:
         raise taken(catalog, name) from error
+
+
+def _source(catalog: Catalog, name: str, point: str) -> CommitReader:
+    """Return the newest commit of a branch or tag, or the one at a point of its history."""
+    newest = branch_or_tag_of(catalog, name)
+    if not point:
+        return newest
+    head = pinned(newest.store, newest.head, AsOf.parse(point, "at"))
+    commit = newest.store.get(head.commit, Commit)
+    return CommitReader(newest.store, newest.version, head, commit, row_name=newest.row_name)
 
 
 def _begin(id: int, source: Head) -> BeginBranch:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from polaris_spark.catalog import branches
 from polaris_spark.catalog.branch_changes import protect_branch
 from polaris_spark.catalog.branches import branch_of
 from polaris_spark.catalog.merge_base import BeginBranch, Contained
@@ -218,6 +219,27 @@ def test_a_branch_does_not_move_to_a_commit_that_was_trimmed_meanwhile(
         references.move(head_name(catalog.row, "dev"), target, expected=before.commit, first=nothing)
     assert looked == [1]
     assert branch_of(catalog, "dev").head.commit == before.commit
+
+
+@pytest.mark.parametrize("kind", ["branch", "tag"])
+def test_a_branch_that_moves_on_and_is_trimmed_while_another_begins_there_is_read_again(
+    main: Client, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    catalog = main.session.catalog
+    references, stale = catalog.references, catalog.head()
+    main.namespace("later")
+    newest = catalog.head()
+    references.open(catalog.reference).amend(
+        lambda head: raise_floor(head, references.store.get(newest.head.commit, Commit))
+    )
+    read = branches.branch_or_tag_of
+    heads = [stale]
+    monkeypatch.setattr(
+        branches, "branch_or_tag_of", lambda *arguments: heads.pop() if heads else read(*arguments)
+    )
+    call(main.session, f"create_{kind}", name="made")
+    assert heads == []
+    assert names(main, "made") == ["a", "later"]
 
 
 def test_only_merges_and_maintenance_change_a_protected_branch(main: Client, open_branch: OpenBranch) -> None:
