@@ -19,6 +19,7 @@ from polaris_spark.catalog.catalogs import list_catalogs
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import (
+    ForbiddenError,
     NotFoundError,
     OutcomeUnknownError,
     PolarisError,
@@ -101,7 +102,7 @@ class Worker:
             restrict: restricts a session to locations that HTTP clients may name, for tasks that came over HTTP.
             holder: name of the worker in the queue; by default, host and process.
         Raises:
-            InputError: the number of simultaneous runs is less than 1.
+            ValueError: the number of simultaneous runs is less than 1.
             ForbiddenError: the principal lacks the privilege.
         """
         self._session = session
@@ -128,6 +129,9 @@ class Worker:
                 found = self._begin_due(stop)
             except PolarisError as error:
                 log.warning("the worker cannot look for tasks now: %s", error)
+                found = False
+            except Exception:  # the worker looks again later
+                log.exception("the worker has failed unexpectedly to look for tasks")
                 found = False
             if not found:
                 stop.wait(poll_seconds)
@@ -204,6 +208,9 @@ class Worker:
             task = self._claimed(session, new_version())
         except PolarisError as error:  # the other catalogs get their turn
             log.warning("the worker skips catalog %r: %s", row.name, error)
+            return None
+        except Exception:
+            log.exception("the worker skips catalog %r, because of an unexpected error", row.name)
             return None
         if task is None or task.lease is None:
             return None
@@ -298,12 +305,21 @@ class Worker:
 
         Raises:
             NotAuthorizedError: the principal is no longer active.
+            ForbiddenError: the realm has access control, and the task was added before.
         """
         task, row = running.task, running.session.catalog.row
         session = self._of(row, task.branch)
-        if task.principal:
+        if task.origin != "policy":
             roles = None if task.roles is None else frozenset(task.roles)
-            session = session.derive(task.principal, roles=roles, is_verified=session.is_verified)
+            session = session.derive(
+                task.principal or session.principal,
+                roles=roles,
+                is_verified=session.is_verified and task.is_verified,
+            )
+            if session.access.is_on and not task.is_verified:
+                raise ForbiddenError(
+                    f"the {task.origin} was added before the realm had access control; add it again"
+                )
         return self._restrict(session) if task.caller == "http" else session
 
     def _of(self, row: CatalogRow, branch: str) -> Session:
@@ -351,6 +367,9 @@ class Worker:
                     held = _commit(session, Renew(self._clock, _operation(session), runs, self._lease_ms))
                 except PolarisError as error:
                     log.warning("leases of tasks could not be renewed: %s", error)
+                    continue
+                except Exception:  # the next renewal may succeed
+                    log.exception("leases of tasks could not be renewed, because of an unexpected error")
                     continue
                 for one in own:
                     if one.lease.run not in held:

@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
+import polaris_spark
 from polaris_spark.access import securables
+from polaris_spark.access.bootstrap import bootstrap
+from polaris_spark.access.control import changed
 from polaris_spark.access.principal_changes import AlterPrincipal
+from polaris_spark.clock import ManualClock
 from polaris_spark.errors import ForbiddenError
 from polaris_spark.jobs.registry import call
 from polaris_spark.jobs.worker import Worker
@@ -140,3 +144,24 @@ def test_a_task_that_came_over_http_names_no_variable_of_the_worker(
     given = {"procedure": "counted", "arguments": {"options": '{"password": "env:HIDDEN"}'}}
     assert admin.call("enqueue", given, **WAIT)[0] == 400
     assert rows(session, "show_queue") == []
+
+
+def test_a_task_from_before_the_access_control_does_not_run(
+    session: Session, counted: Counted, clock: ManualClock
+) -> None:
+    call(session, "enqueue", procedure="counted", attempts=1)
+    made = bootstrap(session.catalog.references, session.operation(), "ann", None).credentials
+    changed()
+    assert made is not None
+    given = f"{made.client_id}:{made.secret.reveal()}"
+    with polaris_spark.connect(store=session.properties.store, credential=given, clock=clock) as ann:
+        worker = Worker(ann)
+        worker.run_due()
+        assert counted.calls == []
+        [run] = history(ann)
+        assert (run.principal, run.outcome) == ("ann", "failed")
+        assert "was added before the realm had access control" in run.error
+        call(ann, "enqueue", procedure="counted")
+        worker.run_due()
+        worker.stop()
+        assert counted.principals == ["ann"]

@@ -313,6 +313,40 @@ def test_the_queue_is_bounded(
     call(session, "enqueue", procedure="counted")
 
 
+def test_arguments_that_are_nested_too_deeply_are_refused(session: Session, counted: Counted) -> None:
+    with pytest.raises(InputError, match="must be a map from text to text"):
+        call(session, "enqueue", procedure="counted", arguments={"options": "[" * 100_000})
+
+
+@pytest.mark.parametrize("procedure", ["create_principal", "reset_credentials", "rotate_credentials"])
+def test_procedures_that_return_a_secret_are_refused(session: Session, procedure: str) -> None:
+    with pytest.raises(InputError, match="returns a secret to its caller"):
+        call(session, "enqueue", procedure=procedure, arguments={"name": "ann"})
+
+
+def test_a_delay_that_cannot_be_shown_is_refused(session: Session, counted: Counted) -> None:
+    with pytest.raises(InputError, match="must not be longer than 36500 d"):
+        call(session, "enqueue", procedure="counted", delay="36501 d")
+    call(session, "enqueue", procedure="counted", delay="36500 d")
+    assert len(call(session, "show_queue")) == 1
+
+
+def test_a_worker_goes_on_after_an_unexpected_error(
+    session: Session, worker: Worker, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call(session, "enqueue", procedure="counted")
+    stop, claimed = threading.Event(), worker._claimed
+
+    def fails_once(*given: Any) -> Any:
+        monkeypatch.setattr(worker, "_claimed", claimed)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(worker, "_claimed", fails_once)
+    counted.meanwhile = lambda _: stop.set()
+    worker.run(stop, 0.01)
+    assert len(counted.calls) == 1
+
+
 def test_the_history_is_bounded_by_number_and_age(
     session: Session, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime, timezone
 
 import pytest
@@ -16,7 +17,8 @@ from polaris_spark.rest.session import Session
 from tests.queue.conftest import Counted
 from tests.queue.test_queue import history, rows
 
-HOUR = 3_600_000
+MINUTE = 60_000
+HOUR = 60 * MINUTE
 
 
 def test_a_schedule_runs_once_in_each_interval_for_all_workers(
@@ -97,6 +99,9 @@ def test_a_cron_expression_says_when_in_utc() -> None:
         ({"cron": "30 2 * *"}, "write minute, hour, day"),
         ({"cron": "30 2 31 2 *"}, "write minute, hour, day"),
         ({"every": "10 ms"}, "at least 1 s"),
+        ({"every": "36501 d"}, "must not be longer than 36500 d"),
+        ({"every": "1 d", "jitter": "36501 d"}, "must not be longer than 36500 d"),
+        ({"cron": "1" + ",1" * 100 + " * * * *"}, "the maximum is 200"),
         ({"every": "often"}, "every is 'often'"),
         ({"every": "1 h", "name": "a\nb"}, "the name of a schedule"),
         ({"every": "1 h", "name": "x" * 300}, "is longer than 200 bytes"),
@@ -145,3 +150,17 @@ def test_a_schedule_that_is_dropped_while_it_runs_ends_as_dropped(
     assert worker.run_due() == 1
     assert call(session, "show_schedules") == []
     assert [run.outcome for run in history(session)] == ["succeeded"]
+
+
+def test_a_schedule_whose_next_time_cannot_be_computed_stops_no_other_task(
+    session: Session, worker: Worker, counted: Counted, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call(session, "add_schedule", name="a", procedure="counted", cron="* * * * *")
+    clock.advance(MINUTE)
+    monkeypatch.setitem(sys.modules, "cronsim", None)
+    assert worker.run_due() == 1
+    call(session, "enqueue", procedure="counted")
+    assert worker.run_due() == 1
+    [row] = rows(session, "show_schedules")
+    assert (row["state"], len(counted.calls)) == ("waiting", 2)
+    assert "pip install" in row["error"]

@@ -24,7 +24,8 @@ MAX_ARGUMENT_BYTES = 32_768
 
 _IN_SESSIONS = frozenset({"begin", "commit", "rollback", "savepoint", "use"})
 """Procedures that change only the session that calls them."""
-
+_RETURN_SECRETS = frozenset({"create_principal", "reset_credentials", "rotate_credentials"})
+"""Procedures whose result has a new secret, which a worker would lose."""
 
 Find = Callable[[str], Procedure]
 """A function that returns the procedure with a name, or raises `InputError`."""
@@ -54,11 +55,17 @@ def new_task(
     from polaris_spark.maintenance.queue.rows import QueuedTask
 
     procedure, session = find(arguments["procedure"]), call.session
-    if procedure.needs_spark or procedure.by_sql or procedure.name in _IN_SESSIONS:
-        what = (
-            "needs Spark" if procedure.name not in _IN_SESSIONS else "changes only the session that calls it"
-        )
-        raise InputError(f"{procedure.name} {what}, so a worker cannot run it")
+    problem = (
+        "changes only the session that calls it"
+        if procedure.name in _IN_SESSIONS
+        else "returns a secret to its caller"
+        if procedure.name in _RETURN_SECRETS
+        else "needs Spark"
+        if procedure.needs_spark or procedure.by_sql
+        else None
+    )
+    if problem is not None:
+        raise InputError(f"{procedure.name} {problem}, so a worker cannot run it")
     if call.over_http and not procedure.over_http:
         raise ForbiddenError(
             f"procedure {procedure.name} cannot be called over HTTP, so it cannot be put into the queue over HTTP"
@@ -92,6 +99,7 @@ def new_task(
         due_ms=due_ms,
         attempts=attempts,
         timing=timing,
+        is_verified=session.is_verified,
     )
 
 
@@ -147,9 +155,11 @@ def _show_schedules(call: Call, _: Mapping[str, Any]) -> Iterable[tuple[Any, ...
 
 def _enqueue(find: Find, call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.maintenance.queue.changes import ONCE, AddTask
+    from polaris_spark.maintenance.queue.timing import check_duration
 
     session = call.session
     delay = duration_ms("delay", arguments["delay"]) if "delay" in arguments else 0
+    check_duration("delay", delay)
     due = session.connection.clock.now_ms() + delay if delay else 0
     task = new_task(find, call, arguments, origin="task", name="", timing=ONCE, due_ms=due)
     added = _commit(call, AddTask(session.connection.clock, session.operation(), task))

@@ -35,7 +35,7 @@ def parsed_arguments(procedure: Procedure, texts: Mapping[str, str | None]) -> d
         try:
             known = name in types and text is not None
             given[name] = _parsed(types[name], name, text) if known and text is not None else text
-        except (ValueError, InputError) as error:
+        except (ValueError, OverflowError, RecursionError, InputError) as error:
             raise InputError(
                 f"{procedure.name}: the argument {name!r} is {str(text)[:200]!r}; it must be "
                 f"{TYPES[types[name]].expected} ({types[name]})"

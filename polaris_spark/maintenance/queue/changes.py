@@ -17,7 +17,13 @@ from polaris_spark.clock import Clock
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
-from polaris_spark.errors import AlreadyExistsError, BadRequestError, NotFoundError
+from polaris_spark.errors import (
+    AlreadyExistsError,
+    BadRequestError,
+    InputError,
+    MissingLibraryError,
+    NotFoundError,
+)
 from polaris_spark.index import Entry
 from polaris_spark.maintenance.queue.rows import (
     COUNTS,
@@ -30,7 +36,7 @@ from polaris_spark.maintenance.queue.rows import (
     RunRecord,
     Timing,
 )
-from polaris_spark.maintenance.queue.timing import backoff_ms, next_due
+from polaris_spark.maintenance.queue.timing import LONGEST_BACKOFF_MS, backoff_ms, next_due
 from polaris_spark.system.clocks import BEHIND_MS
 
 R = TypeVar("R")
@@ -104,7 +110,9 @@ class AddTask(QueueChange[QueuedTask]):
                 remove(state, find_task(state, id_from(there.value)))
         due = task.due_ms or (next_due(task.timing, now, now) if task.timing.repeats else now)
         added = msgspec.structs.replace(task, id=state.new_id(), created_ms=now, due_ms=due)
-        if count(state) >= MAX_TASKS:
+        if (
+            count(state) >= MAX_TASKS and task.origin != "policy"
+        ):  # there are few of these, and no task may stop them
             raise BadRequestError(f"the catalog already has {MAX_TASKS} tasks and schedules, the maximum")
         _count(state, 1)
         added = put(state, added, due + _jitter(added, prepared))
@@ -430,8 +438,7 @@ def after_failure(state: State, task: QueuedTask, moment: Moment, error: str, ke
     error = error[:MAX_ERROR]
     again = moment.now_ms + backoff_ms(task.attempt, moment.random)
     if task.timing.repeats:
-        due = next_due(task.timing, task.due_ms, moment.now_ms)
-        if task.attempt >= task.attempts or again >= due:
+        if task.attempt >= task.attempts or again >= _next_due(task, moment.now_ms)[0]:
             wait_for_next(state, task, moment, error)
             return
     elif task.attempt >= task.attempts:
@@ -443,9 +450,19 @@ def after_failure(state: State, task: QueuedTask, moment: Moment, error: str, ke
 
 def wait_for_next(state: State, task: QueuedTask, moment: Moment, error: str) -> None:
     """Let a task wait for the next time at which it is due."""
-    due = next_due(task.timing, task.due_ms, moment.now_ms)
+    due, problem = _next_due(task, moment.now_ms)
+    error = "; ".join(text for text in (error, problem) if text)
     waits = msgspec.structs.replace(task, lease=None, attempt=0, due_ms=due, error=error[:MAX_ERROR])
     put(state, waits, due + _jitter(waits, moment))
+
+
+def _next_due(task: QueuedTask, now_ms: int) -> tuple[int, str]:
+    """Return the next time at which a task is due. If this process cannot compute it, return a time after the longest
+    pause, and the error, so that the other tasks of the queue go on."""
+    try:
+        return next_due(task.timing, task.due_ms, now_ms), ""
+    except (InputError, MissingLibraryError) as error:
+        return now_ms + LONGEST_BACKOFF_MS, str(error)
 
 
 def ended(

@@ -98,6 +98,8 @@ class QueuedTask(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Error of the last attempt; empty if there was none."""
     next_ms: int = 0
     """Time of the next attempt in milliseconds since 1970, if the task waits."""
+    is_verified: bool = False
+    """Whether the principal had logged in when it added the task. If not, the realm had no access control then."""
 
 
 @object_type("run", revision=1)

@@ -7,9 +7,14 @@ from typing import Final
 
 from polaris_spark.errors import InputError, MissingLibraryError
 from polaris_spark.maintenance.queue.rows import Timing
+from polaris_spark.property_values import duration_text
 
 LEAST_INTERVAL_MS: Final = 1_000
 """Shortest interval of a schedule, in milliseconds."""
+LONGEST_MS: Final = 36_500 * 86_400_000
+"""Longest interval, jitter and delay of a task, in milliseconds, so that its times can be shown."""
+LONGEST_CRON: Final = 200
+"""Largest length of a cron expression, in characters."""
 FIRST_BACKOFF_MS: Final = 30_000
 """Time between the first and the second attempt, in milliseconds. Each further time is twice as long."""
 LONGEST_BACKOFF_MS: Final = 3_600_000
@@ -23,12 +28,28 @@ def check_timing(timing: Timing) -> None:
         InputError: there is neither or both of an interval and a cron expression, or one of them cannot be used.
         MissingLibraryError: there is a cron expression, and the library for them is not installed.
     """
+    check_duration("every", timing.every_ms)
+    check_duration("jitter", timing.jitter_ms)
     if bool(timing.every_ms) == bool(timing.cron):
         raise InputError("give either every, such as '6 h', or cron, such as '30 2 * * *'")
+    if len(timing.cron) > LONGEST_CRON:
+        raise InputError(f"cron has {len(timing.cron)} characters; the maximum is {LONGEST_CRON}")
     if timing.cron:
         next_due(timing, 0, 0)
     elif timing.every_ms < LEAST_INTERVAL_MS:
         raise InputError(f"every is {timing.every_ms} ms; it must be at least 1 s")
+
+
+def check_duration(name: str, ms: int) -> None:
+    """Refuse an interval, jitter or delay that is too long.
+
+    Raises:
+        InputError: it is longer than `LONGEST_MS`.
+    """
+    if ms > LONGEST_MS:
+        raise InputError(
+            f"{name} is {duration_text(ms)}; it must not be longer than {duration_text(LONGEST_MS)}"
+        )
 
 
 def next_due(timing: Timing, due_ms: int, now_ms: int) -> int:
