@@ -99,8 +99,8 @@ def choose_orphans(
     by_policy, is_given = arguments.get("by_policy", False), "older_than" in arguments
     applied = AppliedPolicies(catalog)
     if applied.is_empty:
-        limits = {names.of(root).path.rstrip("/"): 0 for root in roots} if by_policy else {}
-        return OrphanChoice(now_ms - default_ms, limits, None)
+        kept = {names.of(root).path.rstrip("/"): 0 for root in roots} if by_policy else {}
+        return OrphanChoice(now_ms - default_ms, kept, None)
 
     def limit(one: Enabled | None) -> int:
         """Return the time before which files are deleted; 0 to keep all."""
@@ -114,19 +114,29 @@ def choose_orphans(
         days = one.content.max_orphan_file_age_in_days
         return now_ms - (default_ms if days is None else max(days, 1) * DAY_MS)
 
-    whole = applied.content(ORPHAN_REMOVAL)
-    limits = {names.of(root).path.rstrip("/"): limit(whole) for root in roots}
+    limits: dict[str, int] = {}
+    located: set[str] = set()  # folders that `locations` of policies name
+
+    def path_of(place: str) -> str:
+        return names.of(place).path.rstrip("/")
 
     def add(places: Sequence[str], one: Enabled | None) -> None:
+        """Set the limits of the places of a target. The `locations` of its policy count only in these places, so that
+        a policy decides about nothing to which it does not apply."""
         found = limit(one)
         own = one.content.locations if one is not None and isinstance(one.content, OrphanContent) else []
-        for place in places:
-            limits[names.of(place).path.rstrip("/")] = 0 if own else found
-        for location in own:
-            limits[names.of(location).path.rstrip("/")] = found
+        asked = {path_of(location) for location in own}
+        for place in map(path_of, places):
+            for path in [path for path in located if _is_within(path, place)]:
+                del limits[path]
+                located.remove(path)
+            limits[place] = found if not asked or any(_is_within(place, one) for one in asked) else 0
+            inside = {path for path in asked if path != place and _is_within(path, place)}
+            limits.update(dict.fromkeys(inside, found))
+            located.update(inside)
 
-    if whole is not None and isinstance(whole.content, OrphanContent) and whole.content.locations:
-        add(roots, whole)
+    whole = applied.content(ORPHAN_REMOVAL)
+    add(roots, whole)
     head = catalog.head()
     for table in wanted(head):
         if table.kind != TABLE:
@@ -148,6 +158,11 @@ def _of(applied: AppliedPolicies, kind: str, name: TableName) -> Enabled | None:
         return applied.content(kind, name.namespace, name.name)
     except NoSuchNamespaceError:  # the name of the view is the last level
         return applied.content(kind, name.namespace[:-1])
+
+
+def _is_within(path: str, folder: str) -> bool:
+    """Whether a normalized path is that of a folder, or below it."""
+    return path == folder or path.startswith(f"{folder}/")
 
 
 def _is_on(one: Enabled | None) -> bool:

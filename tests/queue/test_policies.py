@@ -22,6 +22,7 @@ from polaris_spark.errors import (
 from polaris_spark.jobs.registry import call
 from polaris_spark.jobs.worker import Worker
 from polaris_spark.maintenance.policies.types import TYPES
+from polaris_spark.maintenance.queue import changes
 from polaris_spark.pyiceberg import PolarisCatalog
 from polaris_spark.rest.session import Session
 from tests.queue.test_queue import history, rows
@@ -420,6 +421,58 @@ def test_a_policy_can_name_the_locations_in_which_files_are_removed(lake: Sessio
     assert (inside.exists(), outside.exists()) == (False, True)
 
 
+def place_of(session: Session, table: str) -> str:
+    found: str = send(session, "GET", f"v1/namespaces/db/tables/{table}")[1]["metadata"]["location"]
+    return found
+
+
+@pytest.mark.parametrize("where", ["warehouse", "another table", "a folder of another table"])
+def test_locations_of_a_policy_count_only_in_what_it_is_attached_to(lake: Session, where: str) -> None:
+    other, stray, own = orphan(lake, "u", 40), orphan(lake, None, 40), orphan(lake, "t", 40)
+    location = {
+        "warehouse": lake.catalog.context.warehouse,
+        "another table": place_of(lake, "u"),
+        "a folder of another table": str(other.parent),
+    }[where]
+    removal(lake, "db.wide", locations=[location])
+    call(lake, "attach_policy", name="db.wide", table="db.t")
+    call(lake, "remove_orphans", by_policy=True, dry_run=False)
+    assert (other.exists(), stray.exists()) == (True, True)
+    assert own.exists() == (where != "warehouse")
+
+
+def test_locations_of_a_policy_of_the_catalog_leave_a_table_alone_whose_policy_is_not_enabled(
+    lake: Session,
+) -> None:
+    kept = orphan(lake, "t", 40)
+    removal(lake, "db.all", locations=[str(kept.parent)])
+    removal(lake, "db.off", enable=False)
+    call(lake, "attach_policy", name="db.all")
+    call(lake, "attach_policy", name="db.off", table="db.t")
+    call(lake, "remove_orphans", by_policy=True, dry_run=False)
+    assert kept.exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        (EXPIRY, {"enable": True, "config": {"interval": "100000 d"}}),
+        (EXPIRY, {"enable": True, "config": {"min_snapshot_to_keep": 10**30}}),
+        (ORPHANS, {"enable": True, "locations": [""]}),
+    ],
+)
+def test_contents_that_no_job_can_use_are_refused(shop: Session, kind: str, content: Any) -> None:
+    with pytest.raises(BadRequestError, match="does not fit the schema"):
+        call(shop, "create_policy", name="db.p", type=kind, content=json.dumps(content))
+    assert call(shop, "show_policies") == []
+
+
+def test_a_content_that_is_nested_too_deeply_is_refused(shop: Session) -> None:
+    content = '{"rowFilters": ' + "[" * 10_000 + "]" * 10_000 + "}"
+    with pytest.raises(BadRequestError, match="does not fit the schema"):
+        call(shop, "create_policy", name="db.p", type="system.access-control", content=content)
+
+
 # Workers
 
 
@@ -465,3 +518,14 @@ def test_several_workers_do_what_policies_say_once(shop: Session, worker: Worker
     assert sum(one.run_due() for one in (worker, *others)) == 1
     for one in others:
         one.stop()
+
+
+def test_policies_of_a_catalog_with_a_full_queue_do_not_stop_its_tasks(
+    shop: Session, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "MAX_TASKS", 1)
+    call(shop, "enqueue", procedure="expire")
+    create(shop, "db.p")
+    call(shop, "attach_policy", name="db.p")
+    assert worker.run_due() == 1
+    assert [row["name"] for row in rows(shop, "show_schedules")] == [EXPIRY]

@@ -9,6 +9,7 @@ import msgspec
 
 from polaris_spark.catalog.properties import MAX_REF_AGE, MAX_SNAPSHOT_AGE, MIN_SNAPSHOTS
 from polaris_spark.errors import BadRequestError, InputError
+from polaris_spark.maintenance.queue.timing import check_duration
 from polaris_spark.property_values import duration_ms
 
 DAY_MS: Final = 86_400_000
@@ -26,7 +27,7 @@ Days = Annotated[float, msgspec.Meta(ge=0, le=_MOST_DAYS)]
 class SnapshotExpiryConfig(msgspec.Struct, frozen=True):
     """The keys in the `config` of a policy of snapshot expiry that `expire` uses."""
 
-    min_snapshot_to_keep: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    min_snapshot_to_keep: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
     max_snapshot_age_days: Days | None = None
     max_ref_age_days: Days | None = None
 
@@ -55,7 +56,7 @@ class OrphanContent(MaintenanceContent, frozen=True, forbid_unknown_fields=True)
     """Content of a policy of orphan removal."""
 
     max_orphan_file_age_in_days: Annotated[int, msgspec.Meta(ge=0, le=_MOST_DAYS)] | None = None
-    locations: list[str] = []
+    locations: list[Annotated[str, msgspec.Meta(min_length=1)]] = []
 
 
 class AccessContent(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -126,9 +127,10 @@ def parsed(type_name: str, content: str) -> MaintenanceContent | AccessContent:
                 msgspec.convert(found.config, kind.config)
             if not found.interval_ms >= 1_000:
                 raise BadRequestError(f"the {INTERVAL!r} in the config of the policy must be at least 1 s")
+            check_duration(INTERVAL, found.interval_ms)
         elif not found.column_projections and not found.row_filters:
             raise BadRequestError("the content of the policy needs 'columnProjections' or 'rowFilters'")
-    except (msgspec.MsgspecError, InputError, UnicodeError) as error:
+    except (msgspec.MsgspecError, InputError, UnicodeError, RecursionError) as error:
         raise BadRequestError(f"the content does not fit the schema of {type_name}: {error}") from error
     return found
 
