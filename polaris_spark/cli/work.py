@@ -35,9 +35,7 @@ Lease = Annotated[
 def work(
     store: Store,
     realm: Realm = "default",
-    once: Annotated[
-        bool, typer.Option("--once", help="Run what is due now, and exit when nothing is due.")
-    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="Run what is due now, and exit.")] = False,
     concurrency: Concurrency = 2,
     lease: Lease = "60 s",
     poll: Annotated[

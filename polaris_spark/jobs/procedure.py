@@ -151,6 +151,11 @@ class Call:
 
         self.session.catalog.context.require_allowed([segments(folder(location))])
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the procedure was asked to stop."""
+        return self._cancelled.is_set()
+
     def cancel(self) -> None:
         """Ask the procedure to stop at its next `check`. This method can be called on any thread."""
         self._cancelled.set()

@@ -138,15 +138,16 @@ class Worker:
         self.stop()
 
     def run_due(self, stop: threading.Event | None = None) -> int:
-        """Run everything that is due now, wait for its end, and return the number of runs.
+        """Run everything that is due at the time of the call, wait for its end, and return the number of runs. What
+        becomes due meanwhile, such as a schedule with a short interval, is left for later.
 
         Args:
             stop: ends this early when it is set.
         """
-        stop, begun = stop or threading.Event(), 0
+        stop, begun, due_by = stop or threading.Event(), 0, self._clock.now_ms()
         while not stop.is_set():
             futures: list[Future[None]] = []
-            while self._begin_due(stop, futures):
+            while self._begin_due(stop, futures, due_by):
                 continue
             if not futures:
                 break
@@ -175,8 +176,15 @@ class Worker:
             if session is not self._session:
                 session.close()
 
-    def _begin_due(self, stop: threading.Event, futures: list[Future[None]] | None = None) -> bool:
-        """Claim at most one task of each catalog, and begin to run it. Return whether a task was claimed."""
+    def _begin_due(
+        self, stop: threading.Event, futures: list[Future[None]] | None = None, due_by: int | None = None
+    ) -> bool:
+        """Claim at most one task of each catalog, and begin to run it. Return whether a task was claimed.
+
+        Args:
+            futures: a list to which the runs are added.
+            due_by: claim only tasks that were due at this time, in milliseconds since 1970; None for now.
+        """
         self._session.serving.require()
         references, found = self._session.catalog.references, False
         live = {one.name for one in references.listed() if one.registration.state == "live"}
@@ -190,7 +198,7 @@ class Worker:
                     return False
             future = None
             try:
-                future = None if stop.is_set() else self._begin(row)
+                future = None if stop.is_set() else self._begin(row, due_by)
             finally:
                 if future is None:
                     self._slots.release()
@@ -200,12 +208,12 @@ class Worker:
                     futures.append(future)
         return found
 
-    def _begin(self, row: CatalogRow) -> Future[None] | None:
+    def _begin(self, row: CatalogRow, due_by: int | None) -> Future[None] | None:
         """Claim a task of a catalog, and begin to run it. The caller has acquired a slot."""
         try:
             session = self._of(row, MAIN)
             self._follow_policies(session)
-            task = self._claimed(session, new_version())
+            task = self._claimed(session, new_version(), due_by)
         except PolarisError as error:  # the other catalogs get their turn
             log.warning("the worker skips catalog %r: %s", row.name, error)
             return None
@@ -229,10 +237,16 @@ class Worker:
             wanted = tasks_of_policies(catalog, state)
             commit_queue(catalog, FollowPolicies(self._clock, _operation(session), wanted, commit))
 
-    def _claimed(self, session: Session, run: bytes) -> QueuedTask | None:
-        clock, operation = self._clock, _operation(session)
-        keep = kept_ms(session.catalog)
-        change = Claim(clock, operation, self._holder, run, lease_ms=self._lease_ms, keep_ms=keep)
+    def _claimed(self, session: Session, run: bytes, due_by: int | None) -> QueuedTask | None:
+        change = Claim(
+            self._clock,
+            _operation(session),
+            self._holder,
+            run,
+            lease_ms=self._lease_ms,
+            keep_ms=kept_ms(session.catalog),
+            due_by=due_by,
+        )
         found: QueuedTask | None = _commit(session, change)
         return found
 
@@ -267,9 +281,12 @@ class Worker:
             if self._is_stopping and isinstance(error, TryAgainError):
                 self._end(running, None, "")
                 return
+            is_ended = running.call.is_cancelled and isinstance(error, TryAgainError)
             message = str(error) if isinstance(error, PolarisError) else f"{type(error).__name__}: {error}"
             log.warning("%s of catalog %r failed: %s", task.procedure, running.session.catalog.name, message)
-            self._end(running, "failed", message[:MAX_ERROR] or type(error).__name__)
+            self._end(
+                running, "cancelled" if is_ended else "failed", message[:MAX_ERROR] or type(error).__name__
+            )
         else:
             self._end(running, "succeeded", "", statistics_of(procedure.columns, rows))
 

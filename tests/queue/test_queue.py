@@ -253,6 +253,35 @@ def test_a_worker_that_is_stopped_gives_its_lease_back(session: Session, counted
     assert history(session) == []
 
 
+def test_a_task_that_is_dropped_while_it_runs_is_cancelled(
+    session: Session, counted: Counted, clock: ManualClock
+) -> None:
+    worker = Worker(session, lease_ms=30)
+    [task] = rows(session, "enqueue", procedure="counted")
+
+    def until_cancelled(running: Any) -> None:
+        call(session, "drop_task", id=task["id"])
+        assert running._cancelled.wait(30)
+        running.check()
+
+    counted.meanwhile = until_cancelled
+    worker.run_due()
+    worker.stop()
+    assert [run.outcome for run in history(session)] == ["cancelled"]
+    assert [row["outcome"] for row in rows(session, "show_runs", outcome="cancelled")] == ["cancelled"]
+    with pytest.raises(InputError, match="succeeded, failed, cancelled, lost"):
+        call(session, "show_runs", outcome="ended")
+
+
+def test_what_becomes_due_while_a_worker_runs_what_is_due_is_left_for_later(
+    session: Session, worker: Worker, counted: Counted, clock: ManualClock
+) -> None:
+    call(session, "add_schedule", name="a", procedure="counted", every="1 s")
+    counted.meanwhile = lambda _: clock.advance(5_000) if len(counted.calls) < 3 else None
+    clock.advance(1_000)
+    assert worker.run_due() == 1
+
+
 def test_a_delayed_task_waits(session: Session, worker: Worker, counted: Counted, clock: ManualClock) -> None:
     call(session, "enqueue", procedure="counted", delay="10 min")
     assert worker.run_due() == 0

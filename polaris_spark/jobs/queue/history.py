@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from polaris_spark.access.needs import Need, On
 from polaris_spark.errors import InputError, PolarisError, ReferenceGoneError
@@ -148,10 +148,14 @@ def _shown(name: str, value: Any) -> Any:
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.maintenance.queue.changes import all_runs
+    from polaris_spark.maintenance.queue.rows import Outcome
 
     limit = arguments.get("limit", _DEFAULT_LIMIT)
     if limit < 1:
         raise InputError(f"limit is {limit}; it must be at least 1")
+    outcome, known = arguments.get("outcome"), get_args(Outcome)
+    if outcome is not None and outcome not in known:
+        raise InputError(f"outcome is {outcome[:80]!r}; it must be one of: {', '.join(known)}")
     wanted = {name: arguments[name] for name in ("procedure", "outcome", "principal") if name in arguments}
     state = read_queue(call.session.catalog)
     if state is None:

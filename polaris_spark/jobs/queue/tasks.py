@@ -286,7 +286,7 @@ _TASK_COLUMNS = (
 
 DROP_SCHEDULE = Procedure(
     name="drop_schedule",
-    comment="Drop a schedule. A run in progress is not ended.",
+    comment="Drop a schedule. A run in progress is asked to stop.",
     parameters=(Parameter("name", "STRING", "name of the schedule", required=True), IF_EXISTS),
     columns=(Column("name", "STRING"), Column("dropped", "BOOLEAN")),
     run=_drop_schedule,
@@ -324,7 +324,7 @@ RETRY_TASK = Procedure(
 )
 DROP_TASK = Procedure(
     name="drop_task",
-    comment="Remove a task from the queue. A run in progress is not ended.",
+    comment="Remove a task from the queue. A run in progress is asked to stop.",
     parameters=(_ID,),
     columns=_TASK_COLUMNS,
     run=_drop_task,

@@ -122,7 +122,7 @@ class AddTask(QueueChange[QueuedTask]):
 
 
 class DropSchedule(QueueChange[QueuedTask]):
-    """Drop a schedule. A run in progress is not ended.
+    """Drop a schedule. A run in progress loses its lease, so its worker asks it to stop.
 
     Raises:
         NotFoundError: there is no such schedule.
@@ -143,7 +143,7 @@ class DropSchedule(QueueChange[QueuedTask]):
 
 
 class DropTask(QueueChange[QueuedTask]):
-    """Remove a task that runs once from the queue. A run in progress is not ended.
+    """Remove a task that runs once from the queue. A run in progress loses its lease, so its worker asks it to stop.
 
     Raises:
         NotFoundError: there is no such task.
@@ -187,23 +187,34 @@ class Claim(QueueChange["QueuedTask | None"]):
     """
 
     def __init__(
-        self, clock: Clock, operation: Operation, holder: str, run: bytes, *, lease_ms: int, keep_ms: int
+        self,
+        clock: Clock,
+        operation: Operation,
+        holder: str,
+        run: bytes,
+        *,
+        lease_ms: int,
+        keep_ms: int,
+        due_by: int | None = None,
     ) -> None:
         """
         Args:
             holder: host and process of the worker.
             run: unique id of the run that is about to begin.
             keep_ms: time for which runs are kept in the history, and failed tasks in the queue, in milliseconds.
+            due_by: claim only a task that was due at this time, in milliseconds since 1970; None for now.
         """
         super().__init__(clock, operation)
         self.holder = holder
         self.run = run
         self.lease_ms = lease_ms
         self.keep_ms = keep_ms
+        self.due_by = due_by
 
     def apply(self, state: State, prepared: Moment) -> QueuedTask | None:
         now = prepared.now_ms
-        while found := state.scan(DUE, b"", _time(now + 1), limit=1):
+        until = now if self.due_by is None else min(now, self.due_by)
+        while found := state.scan(DUE, b"", _time(until + 1), limit=1):
             task = find_task(state, id_from(found[0][0][8:]))
             if task.has_failed:
                 remove(state, task)

@@ -32,7 +32,8 @@ Origin = Literal["user", "schedule", "task", "policy"]
 """What caused a run: a caller, a schedule, a task in the queue, or a policy."""
 
 Outcome = Literal["succeeded", "failed", "cancelled", "lost"]
-"""How a run ended. A run is lost if its process died, or lost the lease of the task."""
+"""How a run ended. A run is lost if its process died, or lost the lease of the task. It is cancelled if it was asked to
+stop, because its task was dropped or replaced."""
 
 
 class Timing(msgspec.Struct, frozen=True, array_like=True, gc=False):
