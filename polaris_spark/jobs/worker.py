@@ -28,14 +28,19 @@ from polaris_spark.errors import (
     TryAgainError,
 )
 from polaris_spark.jobs.procedure import Call
-from polaris_spark.jobs.queue.history import commit_queue, kept_ms, read_queue, statistics_of
+from polaris_spark.jobs.queue.history import (
+    commit_queue,
+    error_text,
+    kept_ms,
+    read_queue,
+    statistics_of,
+)
 from polaris_spark.jobs.queue.policies import tasks_of_policies
 from polaris_spark.jobs.queue.values import from_json
 from polaris_spark.maintenance.policies.applicable import policies_state
 from polaris_spark.maintenance.policies.rows import policies_reference
 from polaris_spark.maintenance.queue.changes import (
     LEASE_MS,
-    MAX_ERROR,
     Claim,
     Finish,
     FollowPolicies,
@@ -263,15 +268,15 @@ class Worker:
     def _work(self, running: _Running) -> None:
         from polaris_spark.jobs.registry import find
 
-        task = running.task
+        task, arguments = running.task, dict[str, Any]()
         try:
             procedure = find(task.procedure)
             call = running.call
             call.session = self._session_of(running)
             call.over_http = task.caller == "http"
-            call.by_operator = task.caller == "operator"
             call.is_recorded = True
-            rows = procedure.rows(call, from_json(procedure, task.arguments))
+            arguments = from_json(procedure, task.arguments)
+            rows = procedure.rows(call, arguments)
         except RealmStateError as error:  # nothing may be written to the realm; the lease runs out
             log.warning("the run of %s has ended: %s", task.procedure, error)
         except TaskRunningError as error:
@@ -282,11 +287,9 @@ class Worker:
                 self._end(running, None, "")
                 return
             is_ended = running.call.is_cancelled and isinstance(error, TryAgainError)
-            message = str(error) if isinstance(error, PolarisError) else f"{type(error).__name__}: {error}"
+            message = error_text(error, arguments)
             log.warning("%s of catalog %r failed: %s", task.procedure, running.session.catalog.name, message)
-            self._end(
-                running, "cancelled" if is_ended else "failed", message[:MAX_ERROR] or type(error).__name__
-            )
+            self._end(running, "cancelled" if is_ended else "failed", message)
         else:
             self._end(running, "succeeded", "", statistics_of(procedure.columns, rows))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from polaris_spark.access.control import changed
 from polaris_spark.access.principal_changes import AlterPrincipal
 from polaris_spark.clock import ManualClock
 from polaris_spark.errors import ForbiddenError
-from polaris_spark.jobs.registry import call
+from polaris_spark.jobs.procedure import Call
+from polaris_spark.jobs.registry import call, find
 from polaris_spark.jobs.worker import Worker
 from polaris_spark.rest.access import Role
 from polaris_spark.rest.session import Session
@@ -144,6 +146,21 @@ def test_a_task_that_came_over_http_names_no_variable_of_the_worker(
     given = {"procedure": "counted", "arguments": {"options": '{"password": "env:HIDDEN"}'}}
     assert admin.call("enqueue", given, **WAIT)[0] == 400
     assert rows(session, "show_queue") == []
+
+
+@pytest.mark.parametrize("listed", [(), ("HIDDEN",)])
+def test_a_task_names_only_variables_that_the_properties_of_the_worker_list(
+    session: Session, counted: Counted, monkeypatch: pytest.MonkeyPatch, listed: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("HIDDEN", "open-sesame")
+    given = {"procedure": "counted", "attempts": 1, "arguments": {"options": '{"password": "env:HIDDEN"}'}}
+    find("enqueue").rows(Call(session, by_operator=True), given)  # as a command of another machine
+    session.properties = dataclasses.replace(session.properties, procedure_variables=listed)
+    worker = Worker(session)
+    worker.run_due()
+    worker.stop()
+    assert bool(counted.calls) == bool(listed)
+    assert [run.outcome for run in history(session)] == ["succeeded" if listed else "failed"]
 
 
 def test_a_task_from_before_the_access_control_does_not_run(

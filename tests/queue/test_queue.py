@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,7 +14,7 @@ import polaris_spark
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import BadRequestError, InputError, NotFoundError, RealmStateError, TaskRunningError
-from polaris_spark.jobs.queue.history import commit_queue, read_queue
+from polaris_spark.jobs.queue.history import commit_queue, error_text, read_queue
 from polaris_spark.jobs.registry import call
 from polaris_spark.jobs.worker import Worker
 from polaris_spark.maintenance.queue import changes
@@ -251,6 +252,23 @@ def test_a_worker_that_is_stopped_gives_its_lease_back(session: Session, counted
     [task] = rows(session, "show_queue")
     assert (task["state"], task["attempt"]) == ("waiting", 0)
     assert history(session) == []
+
+
+def test_errors_in_the_history_show_no_secrets(
+    session: Session, worker: Worker, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_PASSWORD", "open-sesame")
+    given = {"options": '{"password": "env:SHOP_PASSWORD"}'}
+    listed = dataclasses.replace(session.properties, procedure_variables=("SHOP_PASSWORD",))
+    monkeypatch.setattr(session, "properties", listed)
+    call(session, "enqueue", procedure="counted", arguments=given, attempts=1)
+    counted.error = OSError("cannot log in with open-sesame")
+    worker.run_due()
+    [run] = history(session)
+    [task] = rows(session, "show_queue")
+    assert run.error == task["error"] == "OSError: cannot log in with ***"
+    plain = {"options": {"uri": "postgresql://ann:swordfish@h/db", "secret": "tulip"}}
+    assert error_text(InputError("swordfish and tulip"), plain) == "*** and ***"
 
 
 def test_a_task_that_is_dropped_while_it_runs_is_cancelled(

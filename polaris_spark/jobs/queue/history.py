@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 from polaris_spark.access.needs import Need, On
 from polaris_spark.errors import InputError, PolarisError, ReferenceGoneError
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
-from polaris_spark.secret_options import is_secret
+from polaris_spark.secret_options import REFERENCE, is_secret
 
 if TYPE_CHECKING:
     from polaris_spark.catalog.catalog import Catalog
@@ -74,7 +75,7 @@ def record_run(
     result: list[tuple[Any, ...]] | BaseException,
 ) -> None:
     """Record a run of a job by a caller. If this fails, log a warning: the job itself has ended."""
-    from polaris_spark.maintenance.queue.changes import MAX_ERROR, AddRun
+    from polaris_spark.maintenance.queue.changes import AddRun
     from polaris_spark.maintenance.queue.rows import RunRecord
     from polaris_spark.store.references import new_version
     from polaris_spark.system.clocks import process_name
@@ -97,7 +98,7 @@ def record_run(
             started_ms,
             clock.now_ms(),
             "failed" if failed else "succeeded",
-            str(result)[:MAX_ERROR] if failed else "",
+            error_text(result, arguments) if isinstance(result, BaseException) else "",
             {} if isinstance(result, BaseException) else statistics_of(columns, result),
         )
         change = AddRun(clock, session.operation(), run, keep_ms=kept_ms(session.catalog))
@@ -121,6 +122,29 @@ def arguments_text(arguments: Mapping[str, Any]) -> str:
     """Return arguments as JSON text for the history. `***` replaces secrets."""
     shown = {name: _shown(name, value) for name, value in arguments.items()}
     return json.dumps(shown, ensure_ascii=False, default=str)[:MAX_ARGUMENTS]
+
+
+def error_text(error: BaseException, arguments: Mapping[str, Any]) -> str:
+    """Return the message of an error of a run for the history. `***` replaces secrets of its arguments, and the values
+    of environment variables that they name."""
+    from polaris_spark.maintenance.queue.changes import MAX_ERROR
+
+    text = str(error) if isinstance(error, PolarisError) else f"{type(error).__name__}: {error}"
+    for secret in sorted(_secrets(arguments), key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text[:MAX_ERROR] or type(error).__name__
+
+
+def _secrets(arguments: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in arguments.items():
+        if isinstance(value, Mapping):
+            yield from _secrets(value)
+        elif isinstance(value, str) and value.startswith(REFERENCE):
+            yield from filter(None, [os.environ.get(value.removeprefix(REFERENCE))])
+        elif isinstance(value, str) and is_secret(name, value):
+            yield value
+            account = value.partition("//")[2].rpartition("@")[0]  # of a URI: user:password
+            yield from filter(None, [account.partition(":")[2]])
 
 
 def secret_in(arguments: Mapping[str, Any]) -> str | None:

@@ -94,7 +94,7 @@ def new_task(
         branch=session.catalog.branch,
         principal=session.principal,
         roles=roles,
-        caller="http" if call.over_http else "operator" if call.by_operator else "local",
+        caller="http" if call.over_http else "local",
         created_ms=0,
         due_ms=due_ms,
         attempts=attempts,

@@ -82,7 +82,7 @@ class QueuedTask(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The principal that added the task, and as which it runs; empty for the principal of the worker."""
     roles: tuple[str, ...] | None
     """The principal roles that were active for the principal; None for all."""
-    caller: Literal["operator", "local", "http"]
+    caller: Literal["local", "http"]
     """Where the task came from, which decides what its arguments may name."""
     created_ms: int
     due_ms: int
