@@ -17,6 +17,9 @@ DEFAULT_INTERVAL_MS: Final = DAY_MS
 """Interval at which workers do what a policy says, in milliseconds, unless its `config` has an `interval`."""
 MAX_CONTENT_BYTES: Final = 32_768
 """Largest size of the content of a policy, in bytes."""
+LEAST_INTERVAL_MS: Final = 60_000
+"""Shortest `interval` of a policy, in milliseconds: whoever may write one policy decides how often a job of the whole
+catalog runs."""
 INTERVAL: Final = "interval"
 """Key in `config`: the interval at which workers do what the policy says, such as `6 h`."""
 _MOST_DAYS = 36_500
@@ -125,8 +128,8 @@ def parsed(type_name: str, content: str) -> MaintenanceContent | AccessContent:
         if isinstance(found, MaintenanceContent):
             if kind.config is not None:
                 msgspec.convert(found.config, kind.config)
-            if not found.interval_ms >= 1_000:
-                raise BadRequestError(f"the {INTERVAL!r} in the config of the policy must be at least 1 s")
+            if found.interval_ms < LEAST_INTERVAL_MS:
+                raise BadRequestError(f"the {INTERVAL!r} in the config of the policy must be at least 1 min")
             check_duration(INTERVAL, found.interval_ms)
         elif not found.column_projections and not found.row_filters:
             raise BadRequestError("the content of the policy needs 'columnProjections' or 'rowFilters'")
