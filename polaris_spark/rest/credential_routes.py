@@ -22,6 +22,7 @@ from polaris_spark.catalog.contents import require_available
 from polaris_spark.catalog.entities import TableName, namespace_in, require
 from polaris_spark.catalog.locations import Holdings, owner_of, segments
 from polaris_spark.catalog.metadata.rows import Table
+from polaris_spark.catalog.properties import SHARED_LOCATIONS
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import TABLE
 from polaris_spark.catalog.states import STATE, name_of_state
@@ -188,13 +189,18 @@ def _place(catalog: Catalog, request: Request, loaded: Loaded) -> Place:
 
     Raises:
         ForbiddenError: the caller may neither read nor write the table's data, or another table owns a location that
-            overlaps.
+            overlaps or may do so, because the catalog shares locations.
         UnsupportedOperationError: this server hands out no access to the table; the message says why.
     """
     session = cast("Serving", request.session)
     assert session.storage is not None
     rights = _rights(session, catalog, request, loaded)
     prefixes = prefixes_of(loaded.location, loaded.properties, loaded.unconfirmed)
+    if catalog.context.shared_locations and session.access.is_on:
+        raise ForbiddenError(
+            f"no credentials are handed out for tables of catalog {catalog.name}, because it has "
+            f"{SHARED_LOCATIONS}=allow: other catalogs may have tables at the same locations"
+        )
     _require_sole_owner(catalog, loaded, prefixes)
     effective = catalog.context.binding.of(catalog.newest(loaded.view.base))
     storage, role = session.storage.place_of(prefixes, effective.storage_role)
@@ -228,15 +234,15 @@ def _rights(session: Serving, catalog: Catalog, request: Request, loaded: Loaded
 
     Raises:
         ForbiddenError: nothing.
+        NotAuthorizedError: the principal has been revoked or has expired since the request was checked.
         NotFoundError: nothing with a table whose creation is staged, in a namespace that the caller may not see.
     """
     most: Rights = "read" if catalog.is_fixed else "write"
     rules = session.access.rules()
     if rules is None:
         return most
-    subject = rules.active_subject(request.principal, request.caller.roles)
-    if subject is None:
-        raise ForbiddenError("the principal is not active")
+    now = catalog.context.clock.now_ms()
+    subject = rules.subject(request.principal, now, request.caller.roles)
     head, name = loaded.view.base, loaded.name
     permissions = Permissions(rules, subject, catalog, head, catalog.newest(head))
     if not loaded.entity_id:  # the caller becomes the owner of the table

@@ -121,6 +121,36 @@ def test_a_client_that_may_read_gets_credentials_for_reading(lake: Lake, reader:
     assert actions == {"['s3:GetObject']", "s3:ListBucket", "s3:GetBucketLocation"}
 
 
+def test_a_principal_that_will_expire_gets_credentials_until_then(
+    lake: Lake, vended: str, signed: str
+) -> None:
+    guest = lake.client("guest")
+    assert load(guest, vended, VENDED).body["config"]["s3.access-key-id"].startswith("ASIA")
+    assert credentials(guest, vended).status == 200
+    assert sign(guest, signed, "GET", f"{lake.s3.endpoint}/{BUCKET}/wh/signed/t/f").status == 200
+
+
+def test_tables_of_a_catalog_that_shares_locations_get_none(lake: Lake, root: Client, signed: str) -> None:
+    lake.call(
+        "create_catalog",
+        name="sharing",
+        warehouse=f"s3://{BUCKET}/wh/signed",
+        properties={"shared-locations": "allow"},
+    )
+    root.ok("POST", "v1/sharing/namespaces", {"namespace": ["db"]})
+    body = table_request("taken", location=f"s3://{BUCKET}/wh/{signed}/t")
+    uri = f"{lake.s3.endpoint}/{BUCKET}/wh/{signed}/t/f"
+    request = {"method": "GET", "uri": uri, "region": "us-east-1", "headers": {}}
+    staged = root.ok("POST", "v1/sharing/namespaces/db/tables", {**body, "stage-create": True}, headers=BOTH)
+    made = root.ok("POST", "v1/sharing/namespaces/db/tables", body, headers=BOTH)
+    assert staged["config"] == made["config"] == {}
+    for path, asked in (("credentials", None), ("sign", request)):
+        method = "GET" if asked is None else "POST"
+        refusal = root.send(method, f"v1/sharing/namespaces/db/tables/taken/{path}", asked)
+        assert refusal.kind == (403, "ForbiddenException")
+        assert "shared-locations" in refusal.error["message"]
+
+
 def test_a_client_that_may_do_neither_gets_only_the_metadata(clerk: Client, vended: str) -> None:
     body = load(clerk, vended, BOTH).body
     assert body["config"] == {}
