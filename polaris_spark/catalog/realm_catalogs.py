@@ -186,7 +186,8 @@ class RealmCatalogs:
         Raises:
             AlreadyExistsError: a catalog has this name.
             BadRequestError: no catalog can have this name.
-            ForbiddenError: the warehouse overlaps the warehouse or a table of another catalog.
+            ForbiddenError: the warehouse overlaps the warehouse or a table of another catalog; or the catalog shares
+                locations, and the principal is no administrator.
             InputError: the warehouse is missing, or a property cannot be set or has a value that cannot be used.
         """
         self._create(name, properties)
@@ -196,6 +197,8 @@ class RealmCatalogs:
         check_new_name(name)
         wanted = checked_new(properties)
         self._require("CATALOG_CREATE", None)
+        if is_shared(CatalogRow(0, name, 0, "", wanted)):  # its tables may be at the locations of any others
+            self._require("SERVICE_MANAGE_ACCESS", None)
         initialize(self._references, self._operation)
         if self._find(name) is not None:
             raise taken(name)
