@@ -254,6 +254,19 @@ def test_only_an_administrator_creates_a_catalog_over_the_locations_of_others(
     assert world.root.call("create_catalog", **asked)[0] == 200
 
 
+def test_a_catalog_over_one_that_shares_locations_needs_an_administrator(
+    world: World, ann: User, tmp_path: Path
+) -> None:
+    world.grant(["CATALOG_CREATE"], securables.REALM)
+    place = tmp_path / "shared"
+    world.root.session.catalogs.create("shared", {"warehouse": str(place), "shared-locations": "allow"})
+    for folder in (place, place / "within"):
+        with pytest.raises(ForbiddenError, match="another catalog"):
+            ann.session.catalogs.create("new", {"warehouse": str(folder)})
+    assert ann.session.catalogs.create("new", {"warehouse": str(tmp_path / "beside")})
+    assert world.root.session.catalogs.create("over", {"warehouse": str(place / "within")})
+
+
 def test_the_error_for_a_location_names_no_other_catalog(world: World, ann: User, tmp_path: Path) -> None:
     create(world, "secret", tmp_path)
     world.namespace("db")
