@@ -20,7 +20,7 @@ from polaris_spark.access.needs import Need, On, When
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.contents import require_available
 from polaris_spark.catalog.entities import TableName, namespace_in, require
-from polaris_spark.catalog.locations import Holdings, owner_of, segments
+from polaris_spark.catalog.locations import Holdings, overlapping, owner_of, segments
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.properties import SHARED_LOCATIONS
 from polaris_spark.catalog.references import head_name
@@ -212,8 +212,11 @@ def _require_sole_owner(catalog: Catalog, loaded: Loaded, prefixes: Sequence[Pre
     state of its branch or of the branch main. Otherwise a table in the past or on a branch, whose location was taken by
     another table since, would give access to the other table's files.
 
+    An older table that only uses a location, such as an imported one, counts as well. A newer one does not: its
+    metadata file can name any location.
+
     Raises:
-        ForbiddenError: another table owns an overlapping location.
+        ForbiddenError: another table owns or uses an overlapping location.
     """
     heads = [catalog.newest(loaded.view.base)]
     if catalog.branch != MAIN:
@@ -222,11 +225,22 @@ def _require_sole_owner(catalog: Catalog, loaded: Loaded, prefixes: Sequence[Pre
     states = [loaded.view, *(reading_state(one) for one in heads if one is not loaded.view.base)]
     for prefix in prefixes:
         place = segments(prefix.location)
-        if any(owner_of(state, place, but=loaded.entity_id) is not None for state in states):
+        if any(_is_taken(state, place, loaded.entity_id) for state in states):
             raise ForbiddenError(
                 f"no credentials are handed out for {prefix.location}, because it overlaps with the location of "
                 "another table or view"
             )
+
+
+def _is_taken(state: State, place: tuple[str, ...], entity_id: int) -> bool:
+    """Whether another table or view owns a location that overlaps `place`, or an older one uses it.
+
+    Args:
+        entity_id: entity id of the table; 0 if its creation is staged.
+    """
+    if owner_of(state, place, but=entity_id) is not None:
+        return True
+    return any(not entity_id or id < entity_id for id in overlapping(state, place, but=entity_id))
 
 
 def _rights(session: Serving, catalog: Catalog, request: Request, loaded: Loaded) -> Rights:

@@ -434,6 +434,25 @@ def test_a_table_that_does_not_exist_gives_no_access_to_places_that_are_taken(
     assert answer.status in (400, 403, 406), answer
 
 
+def test_a_location_that_a_registered_table_uses_gives_no_access_to_a_later_table(
+    lake: Lake, writer: Client, root: Client
+) -> None:
+    used = f"s3://{BUCKET}/wh/signed/used"
+    properties = {"write.data.path": used}
+    file = root.create("sooner", properties=properties)["metadata-location"]
+    root.ok("DELETE", table("sooner"))
+    root.ok("POST", "v1/namespaces/hidden/register", {"name": "used", "metadata-location": file})
+    uri = f"{lake.s3.endpoint}/{used.removeprefix('s3://')}/f"
+    writer.create("later", location=used)
+    for answer in (
+        sign(writer, "later", "GET", uri),
+        sign(writer, "does-not-exist", "GET", uri, properties={"location": f"{used}/data"}),
+    ):
+        assert answer.kind == (403, "ForbiddenException")
+    assert "another table" in sign(writer, "later", "GET", uri).error["message"]
+    assert load(writer, "later", SIGNED).body["config"] == {}
+
+
 def test_a_table_on_a_branch_is_signed_for_on_this_branch(lake: Lake, root: Client) -> None:
     lake.call("create_branch", name="side")
     made = root.ok("POST", tables("db"), table_request("only@side"), headers=SIGNED)
