@@ -240,7 +240,7 @@ def _is_taken(state: State, place: tuple[str, ...], entity_id: int) -> bool:
     """
     if owner_of(state, place, but=entity_id) is not None:
         return True
-    return any(not entity_id or id < entity_id for id in overlapping(state, place, but=entity_id))
+    return any(not entity_id or id < entity_id for id in overlapping(state, place) - {entity_id})
 
 
 def _rights(session: Serving, catalog: Catalog, request: Request, loaded: Loaded) -> Rights:
