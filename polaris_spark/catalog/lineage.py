@@ -148,7 +148,9 @@ def lineage_of_version(state: State, view: View) -> Json | None:
     return None
 
 
-def dependences(state: State, catalog: str, name: TableName, view: View) -> list[Dependence]:
+def dependences(
+    state: State, catalog: str, name: TableName, view: View, *, only_recorded: bool = False
+) -> list[Dependence]:
     """Return the lineage of the query of a materialized view.
 
     It is the lineage that the last refresh recorded or, if the current rows are those of an earlier query, the lineage
@@ -156,6 +158,8 @@ def dependences(state: State, catalog: str, name: TableName, view: View) -> list
 
     Args:
         catalog: name of the catalog.
+        only_recorded: whether nothing is returned if nothing was recorded. Set it for a reader that may see the view,
+            but not all tables: the query can name tables and views that its author may not see.
     """
     record = last_refresh(state, name)
     is_current = record is not None and record.get("version-id") == view.current_version_id
@@ -164,6 +168,8 @@ def dependences(state: State, catalog: str, name: TableName, view: View) -> list
         if document is not None:
             with suppress(AttributeError, LookupError, TypeError, ValueError):  # of another writer
                 return _listed(document, catalog, columns_of(state, view))
+    if only_recorded:
+        return []
     try:
         tables, views = named_sources(state, catalog, query_of(state, view), (name,))
     except BadRequestError:  # it is written for another engine

@@ -34,6 +34,7 @@ from polaris_spark.catalog.catalogs import (
 )
 from polaris_spark.catalog.entities import Context, check_new_name
 from polaris_spark.catalog.files import absolute
+from polaris_spark.catalog.locations import overlap
 from polaris_spark.catalog.metadata.bounds import require_properties_within
 from polaris_spark.catalog.properties import SHARED_LOCATIONS, WAREHOUSE, checked, require_bounded
 from polaris_spark.catalog.property_changes import copy_to_branches, set_properties
@@ -161,6 +162,11 @@ class RealmCatalogs:
     def _may(self, privilege: str, row: CatalogRow | None) -> bool:
         return self._permissions is None or self._permissions.may(privilege, row)
 
+    def _is_confined(self) -> bool:
+        """Whether the principal must not create a catalog over the locations of others, even of catalogs that share
+        locations: it could read the tables there as the owner of the new catalog."""
+        return not self._may("SERVICE_MANAGE_ACCESS", None)
+
     def _require(self, privilege: str, row: CatalogRow | None) -> None:
         if self._permissions is not None:
             self._permissions.require(privilege, row)
@@ -186,7 +192,8 @@ class RealmCatalogs:
         Raises:
             AlreadyExistsError: a catalog has this name.
             BadRequestError: no catalog can have this name.
-            ForbiddenError: the warehouse overlaps the warehouse or a table of another catalog.
+            ForbiddenError: the warehouse overlaps the warehouse or a table of another catalog; or the catalog shares
+                locations, and the principal is no administrator.
             InputError: the warehouse is missing, or a property cannot be set or has a value that cannot be used.
         """
         self._create(name, properties)
@@ -196,11 +203,13 @@ class RealmCatalogs:
         check_new_name(name)
         wanted = checked_new(properties)
         self._require("CATALOG_CREATE", None)
+        if is_shared(CatalogRow(0, name, 0, "", wanted)):  # its tables may be at the locations of any others
+            self._require("SERVICE_MANAGE_ACCESS", None)
         initialize(self._references, self._operation)
         if self._find(name) is not None:
             raise taken(name)
         try:
-            refuse_used(self._references, name, wanted)
+            refuse_used(self._references, name, wanted, with_shared=self._is_confined())
             row = self._commit(CreateCatalog(self._context, self._operation, name, wanted))
         except ForbiddenError as error:
             if self._find(name) is not None:  # created meanwhile, in this warehouse
@@ -350,7 +359,7 @@ class RealmCatalogs:
             if was_dropped_with_catalog(registered):
                 self._references.sealed_head(registered)  # refuses a reference whose row was lost
         try:
-            refuse_used(self._references, name, last.row.properties)
+            refuse_used(self._references, name, last.row.properties, with_shared=self._is_confined())
             return self._restore(last.row, name if to is None else to)
         except ForbiddenError as error:
             raise self._without_names(error) from None
@@ -441,17 +450,30 @@ def unknown(name: str, existing: Sequence[str]) -> NotFoundError:
     return NotFoundError(f"catalog {name!r} does not exist; existing catalogs: {known}")
 
 
-def refuse_used(references: References, name: str, properties: Mapping[str, str]) -> None:
+def refuse_used(
+    references: References, name: str, properties: Mapping[str, str], *, with_shared: bool
+) -> None:
     """Refuse a new or restored catalog if its warehouse overlaps a location that a table or view of another catalog
     owns now.
 
+    Args:
+        with_shared: whether the tables and warehouses of catalogs that share locations are checked, too.
     Raises:
         ForbiddenError: the warehouse overlaps such a location.
     """
     new = CatalogRow(0, name, 0, "", dict(properties))
     warehouse = None if is_shared(new) else warehouse_of(new)
-    for row in list_catalogs(references) if warehouse is not None else ():
-        place = None if is_shared(row) else owner_in(heads_of(references, row), warehouse or ())
+    if warehouse is None:
+        return
+    for row in list_catalogs(references):
+        if is_shared(row) and not with_shared:
+            continue
+        other = (
+            warehouse_of(row) if is_shared(row) else None
+        )  # the commit checks the warehouses of the others
+        if other is not None and overlap(other, warehouse):
+            raise overlapping(new, f"{'/'.join(other)}, the warehouse of catalog {row.name!r}")
+        place = owner_in(heads_of(references, row), warehouse)
         if place is not None:
             raise overlapping(
                 new, f"{'/'.join(place)}, which belongs to a table or view of catalog {row.name!r}"

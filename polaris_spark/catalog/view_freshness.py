@@ -52,7 +52,9 @@ class Freshness(NamedTuple):
     has changed."""
 
 
-def freshness(state: State, name: TableName, outside: OutsideSources | None = None) -> Freshness:
+def freshness(
+    state: State, name: TableName, outside: OutsideSources | None = None, *, only_recorded: bool = False
+) -> Freshness:
     """Return whether the stored rows of a materialized view are the result of its query in a commit. This reads only
     rows of the commit, unless the query has sources outside of the catalog.
 
@@ -61,6 +63,9 @@ def freshness(state: State, name: TableName, outside: OutsideSources | None = No
     Args:
         outside: looks up sources outside of the catalog. Without it, the rows of a view that reads tables of another
             catalog, or Iceberg tables by their location, are not fresh.
+        only_recorded: whether only sources are looked up that the refresh recorded with their ids. Set it for a reader
+            that may see the view, but not all tables: the query can name tables that its author may not see. If another
+            writer made the refresh, the rows then are not fresh.
     Raises:
         NoSuchViewError: the view does not exist.
         BadRequestError: the view is not materialized.
@@ -80,6 +85,8 @@ def freshness(state: State, name: TableName, outside: OutsideSources | None = No
     changed: list[str] = []
     unknown: list[tuple[str, ...]] = []
     try:
+        if sources is None and only_recorded:
+            return Freshness(fresh=False, reason="another program made the refresh")
         if sources is None:  # another writer made the refresh
             sources = _foreign(state, view, record)
         for source in sources:

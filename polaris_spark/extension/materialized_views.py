@@ -34,11 +34,14 @@ def read(catalog: Catalog, request: Request) -> Response:
     """
     name = TableName(namespace_in(request.params["namespace"]), request.params["view"])
     asked = decode(request.body, ReadRequest)
-    return catalog.loading(lambda: json_response(encode(_answer(catalog, name, asked))), request.principal)
+    limited = request.has_rules
+    return catalog.loading(
+        lambda: json_response(encode(_answer(catalog, name, asked, is_limited=limited))), request.principal
+    )
 
 
-def _answer(catalog: Catalog, name: TableName, asked: ReadRequest) -> ReadResponse:
-    answer = _how(catalog, name, asked)
+def _answer(catalog: Catalog, name: TableName, asked: ReadRequest, *, is_limited: bool) -> ReadResponse:
+    answer = _how(catalog, name, asked, is_limited=is_limited)
     if answer.query is not None or answer.unknown:
         return answer
     return msgspec.structs.replace(
@@ -46,14 +49,14 @@ def _answer(catalog: Catalog, name: TableName, asked: ReadRequest) -> ReadRespon
     )
 
 
-def _how(catalog: Catalog, name: TableName, asked: ReadRequest) -> ReadResponse:
+def _how(catalog: Catalog, name: TableName, asked: ReadRequest, *, is_limited: bool) -> ReadResponse:
     state = catalog.view()
     view = materialized(state, name)
     if (view.uuid, view.current_version_id) != (asked.uuid, asked.version_id):
         return ReadResponse(None, refreshable=False, reason="the view was replaced")
     record = last_refresh(state, name)
     outside = OutsideSources(_known(asked).get, reads_delta=catalog.context.allowed is None)
-    now = freshness(state, name, outside)
+    now = freshness(state, name, outside, only_recorded=is_limited)
     if now.unknown and not _may_be_stale(catalog, view, record or {}):
         unknown = [list(parts) for parts in now.unknown]
         return ReadResponse(None, refreshable=True, reason=now.reason, unknown=unknown)

@@ -138,7 +138,8 @@ CREATE = _procedure(
     ),
     (*_CATALOG, Column("created", "BOOLEAN")),
     _create,
-    why="`CATALOG_CREATE` on the realm; the caller owns the new catalog",
+    why="`CATALOG_CREATE` on the realm, and for a catalog with `shared-locations=allow` also `SERVICE_MANAGE_ACCESS` "
+    "on the realm; the caller owns the new catalog",
 )
 SHOW = _procedure(
     "show_catalogs",

@@ -20,8 +20,9 @@ from polaris_spark.access.needs import Need, On, When
 from polaris_spark.catalog.catalog import Catalog
 from polaris_spark.catalog.contents import require_available
 from polaris_spark.catalog.entities import TableName, namespace_in, require
-from polaris_spark.catalog.locations import Holdings, owner_of, segments
+from polaris_spark.catalog.locations import Holdings, overlapping, owner_of, segments
 from polaris_spark.catalog.metadata.rows import Table
+from polaris_spark.catalog.properties import SHARED_LOCATIONS
 from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import TABLE
 from polaris_spark.catalog.states import STATE, name_of_state
@@ -188,13 +189,18 @@ def _place(catalog: Catalog, request: Request, loaded: Loaded) -> Place:
 
     Raises:
         ForbiddenError: the caller may neither read nor write the table's data, or another table owns a location that
-            overlaps.
+            overlaps or may do so, because the catalog shares locations.
         UnsupportedOperationError: this server hands out no access to the table; the message says why.
     """
     session = cast("Serving", request.session)
     assert session.storage is not None
     rights = _rights(session, catalog, request, loaded)
     prefixes = prefixes_of(loaded.location, loaded.properties, loaded.unconfirmed)
+    if catalog.context.shared_locations and session.access.is_on:
+        raise ForbiddenError(
+            f"no credentials are handed out for tables of catalog {catalog.name}, because it has "
+            f"{SHARED_LOCATIONS}=allow: other catalogs may have tables at the same locations"
+        )
     _require_sole_owner(catalog, loaded, prefixes)
     effective = catalog.context.binding.of(catalog.newest(loaded.view.base))
     storage, role = session.storage.place_of(prefixes, effective.storage_role)
@@ -206,8 +212,11 @@ def _require_sole_owner(catalog: Catalog, loaded: Loaded, prefixes: Sequence[Pre
     state of its branch or of the branch main. Otherwise a table in the past or on a branch, whose location was taken by
     another table since, would give access to the other table's files.
 
+    An older table that only uses a location, such as an imported one, counts as well. A newer one does not: its
+    metadata file can name any location.
+
     Raises:
-        ForbiddenError: another table owns an overlapping location.
+        ForbiddenError: another table owns or uses an overlapping location.
     """
     heads = [catalog.newest(loaded.view.base)]
     if catalog.branch != MAIN:
@@ -216,11 +225,22 @@ def _require_sole_owner(catalog: Catalog, loaded: Loaded, prefixes: Sequence[Pre
     states = [loaded.view, *(reading_state(one) for one in heads if one is not loaded.view.base)]
     for prefix in prefixes:
         place = segments(prefix.location)
-        if any(owner_of(state, place, but=loaded.entity_id) is not None for state in states):
+        if any(_is_taken(state, place, loaded.entity_id) for state in states):
             raise ForbiddenError(
                 f"no credentials are handed out for {prefix.location}, because it overlaps with the location of "
                 "another table or view"
             )
+
+
+def _is_taken(state: State, place: tuple[str, ...], entity_id: int) -> bool:
+    """Whether another table or view owns a location that overlaps `place`, or an older one uses it.
+
+    Args:
+        entity_id: entity id of the table; 0 if its creation is staged.
+    """
+    if owner_of(state, place, but=entity_id) is not None:
+        return True
+    return any(not entity_id or id < entity_id for id in overlapping(state, place) - {entity_id})
 
 
 def _rights(session: Serving, catalog: Catalog, request: Request, loaded: Loaded) -> Rights:
@@ -228,15 +248,15 @@ def _rights(session: Serving, catalog: Catalog, request: Request, loaded: Loaded
 
     Raises:
         ForbiddenError: nothing.
+        NotAuthorizedError: the principal has been revoked or has expired since the request was checked.
         NotFoundError: nothing with a table whose creation is staged, in a namespace that the caller may not see.
     """
     most: Rights = "read" if catalog.is_fixed else "write"
     rules = session.access.rules()
     if rules is None:
         return most
-    subject = rules.active_subject(request.principal, request.caller.roles)
-    if subject is None:
-        raise ForbiddenError("the principal is not active")
+    now = catalog.context.clock.now_ms()
+    subject = rules.subject(request.principal, now, request.caller.roles)
     head, name = loaded.view.base, loaded.name
     permissions = Permissions(rules, subject, catalog, head, catalog.newest(head))
     if not loaded.entity_id:  # the caller becomes the owner of the table

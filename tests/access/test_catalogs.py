@@ -236,6 +236,37 @@ def test_the_error_for_an_overlapping_warehouse_does_not_name_hidden_catalogs(
         catalogs.undrop("mine")
 
 
+def test_only_an_administrator_creates_a_catalog_over_the_locations_of_others(
+    world: World, ann: User, tmp_path: Path
+) -> None:
+    """The owner of such a catalog could register or read the tables of other catalogs."""
+    world.grant(["CATALOG_CREATE"], securables.REALM)
+    shared = {"shared-locations": "allow"}
+    place = str(tmp_path / "main" / "hidden")
+    properties = {"default-base-location": place, **shared}
+    asked: dict[str, Any] = {"name": "new", "warehouse": place, "properties": shared}
+    assert ann.call("create_catalog", **asked)[0] == 403
+    assert ann.status("POST", MANAGED, {"catalog": {"name": "new", "properties": properties}}) == 403
+    with pytest.raises(ForbiddenError, match="SERVICE_MANAGE_ACCESS on the realm"):
+        ann.session.catalogs.create("new", {"warehouse": place, **shared})
+    with pytest.raises(ForbiddenError, match="SERVICE_MANAGE_ACCESS"):
+        world.open(world.credentials, catalog="new", warehouse=place, shared_locations="allow")
+    assert world.root.call("create_catalog", **asked)[0] == 200
+
+
+def test_a_catalog_over_one_that_shares_locations_needs_an_administrator(
+    world: World, ann: User, tmp_path: Path
+) -> None:
+    world.grant(["CATALOG_CREATE"], securables.REALM)
+    place = tmp_path / "shared"
+    world.root.session.catalogs.create("shared", {"warehouse": str(place), "shared-locations": "allow"})
+    for folder in (place, place / "within"):
+        with pytest.raises(ForbiddenError, match="another catalog"):
+            ann.session.catalogs.create("new", {"warehouse": str(folder)})
+    assert ann.session.catalogs.create("new", {"warehouse": str(tmp_path / "beside")})
+    assert world.root.session.catalogs.create("over", {"warehouse": str(place / "within")})
+
+
 def test_the_error_for_a_location_names_no_other_catalog(world: World, ann: User, tmp_path: Path) -> None:
     create(world, "secret", tmp_path)
     world.namespace("db")

@@ -20,7 +20,7 @@ from polaris_spark.catalog.view_sources import PinnedQuery, query_of
 from polaris_spark.errors import ForbiddenError
 from polaris_spark.jobs.materialized_views.rights import require_owner_reads
 from tests.access.world import SCHEMA, VIEW_VERSION, World
-from tests.rest.materialized import create_materialized_view
+from tests.rest.materialized import create_materialized_view, refresh
 
 
 @pytest.fixture
@@ -104,3 +104,29 @@ def test_the_owner_must_be_active(world: World) -> None:
     world.change(AlterPrincipal, "ann", state="revoked")
     with pytest.raises(ForbiddenError, match=r"'ann' is not active.*set_owner"):
         check(world)
+
+
+def test_a_view_tells_its_author_nothing_about_tables_that_the_author_may_not_read(world: World) -> None:
+    """Neither in the explanation of its refresh, nor by whether its rows are fresh."""
+    world.grant(["VIEW_READ_PROPERTIES"], world.entity("db"))
+    ann = world.open(world.credentials)
+    answers = []
+    for name, sql in (("mv1", "SELECT a FROM hidden.t"), ("mv2", "SELECT a FROM hidden.none")):
+        create(world, name, sql)
+        uuid = world.root.send("GET", f"v1/namespaces/db/views/{name}")[1]["metadata"]["view-uuid"]
+        base = {"type": "iceberg-metastore", "identifier": sql.split()[-1], "snapshot-reference": 7}
+        commit = refresh(uuid, 1, 1, **{"base-tables": [base]})
+        assert world.root.status("POST", f"v1/namespaces/db%1F{name}/tables/storage", commit) == 200
+        status, explained = ann.call("explain_refresh", view=f"db.{name}")
+        assert status == 403, explained
+        _, described = ann.call("describe_materialized_view", view=f"db.{name}")
+        [reason] = [row[1] for row in described["rows"] if row[0] == "reason"]
+        shown = [
+            row[-2]
+            for row in ann.call("show_materialized_views", namespace="db")[1]["rows"]
+            if row[1] == name
+        ]
+        answers.append((str(explained).replace(name, ""), reason, shown))
+    assert answers[0] == answers[1]
+    world.grant(["TABLE_READ_DATA"], world.entity("hidden", "t", kind=TABLE))
+    assert ann.call("explain_refresh", view="db.mv1")[0] == 200

@@ -156,12 +156,12 @@ def test_a_catalog_that_another_process_creates_and_fills_meanwhile_is_opened(
 ) -> None:
     refuse_used = realm_catalogs.refuse_used
 
-    def refuse_after_another(*given: Any) -> None:
+    def refuse_after_another(*given: Any, **more: Any) -> None:
         monkeypatch.setattr(realm_catalogs, "refuse_used", refuse_used)
         first = opened(place, tmp_path / "one", catalog="one")
         first.namespace("db")
         first.create("t")
-        refuse_used(*given)
+        refuse_used(*given, **more)
 
     monkeypatch.setattr(realm_catalogs, "refuse_used", refuse_after_another)
     assert opened(place, tmp_path / "one", catalog="one").names("db") == ["t"]
@@ -172,7 +172,7 @@ def test_catalogs_of_older_stores_that_share_a_warehouse_still_work(
 ) -> None:
     with monkeypatch.context() as older:
         older.setattr(catalog_changes, "_refuse_overlap", lambda *_: None)
-        older.setattr(realm_catalogs, "refuse_used", lambda *_: None)
+        older.setattr(realm_catalogs, "refuse_used", lambda *_, **__: None)
         clients = [opened(place, tmp_path / "same", catalog=name) for name in ("one", "two")]
     for client in clients:
         client.namespace("db")

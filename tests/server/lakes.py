@@ -34,10 +34,14 @@ BUCKET = "lake"
 GRANTS = {
     "writer": ("NAMESPACE_LIST", "NAMESPACE_READ_PROPERTIES", "TABLE_CREATE", "TABLE_WRITE_DATA"),
     "reader": ("TABLE_READ_DATA",),
+    "guest": ("TABLE_READ_DATA",),
     "clerk": ("TABLE_READ_PROPERTIES",),
     "creator": ("TABLE_CREATE",),
 }
 """Privileges of each principal on the namespace `db`."""
+
+EXPIRES = {"guest": 4_102_444_800_000}
+"""When principals expire, in milliseconds since 1970. The others never expire."""
 
 _DONE = Operation(b"", "root")
 
@@ -84,7 +88,7 @@ class Lake:
             catalog = session.catalog
             db = place_of(catalog, catalog.head(), ("db",), "", NAMESPACE).chain[0]
             for name, privileges in GRANTS.items():
-                change(CreatePrincipal, name, self.credentials[name])
+                change(CreatePrincipal, name, self.credentials[name], expires=EXPIRES.get(name, 0))
                 change(CreateRole, RoleName(name))
                 change(Assign, RoleName(name), principal=name)
                 change(Grant, RoleName(name), db, list(privileges), described="it")

@@ -121,6 +121,36 @@ def test_a_client_that_may_read_gets_credentials_for_reading(lake: Lake, reader:
     assert actions == {"['s3:GetObject']", "s3:ListBucket", "s3:GetBucketLocation"}
 
 
+def test_a_principal_that_will_expire_gets_credentials_until_then(
+    lake: Lake, vended: str, signed: str
+) -> None:
+    guest = lake.client("guest")
+    assert load(guest, vended, VENDED).body["config"]["s3.access-key-id"].startswith("ASIA")
+    assert credentials(guest, vended).status == 200
+    assert sign(guest, signed, "GET", f"{lake.s3.endpoint}/{BUCKET}/wh/signed/t/f").status == 200
+
+
+def test_tables_of_a_catalog_that_shares_locations_get_none(lake: Lake, root: Client, signed: str) -> None:
+    lake.call(
+        "create_catalog",
+        name="sharing",
+        warehouse=f"s3://{BUCKET}/wh/signed",
+        properties={"shared-locations": "allow"},
+    )
+    root.ok("POST", "v1/sharing/namespaces", {"namespace": ["db"]})
+    body = table_request("taken", location=f"s3://{BUCKET}/wh/{signed}/t")
+    uri = f"{lake.s3.endpoint}/{BUCKET}/wh/{signed}/t/f"
+    request = {"method": "GET", "uri": uri, "region": "us-east-1", "headers": {}}
+    staged = root.ok("POST", "v1/sharing/namespaces/db/tables", {**body, "stage-create": True}, headers=BOTH)
+    made = root.ok("POST", "v1/sharing/namespaces/db/tables", body, headers=BOTH)
+    assert staged["config"] == made["config"] == {}
+    for path, asked in (("credentials", None), ("sign", request)):
+        method = "GET" if asked is None else "POST"
+        refusal = root.send(method, f"v1/sharing/namespaces/db/tables/taken/{path}", asked)
+        assert refusal.kind == (403, "ForbiddenException")
+        assert "shared-locations" in refusal.error["message"]
+
+
 def test_a_client_that_may_do_neither_gets_only_the_metadata(clerk: Client, vended: str) -> None:
     body = load(clerk, vended, BOTH).body
     assert body["config"] == {}
@@ -402,6 +432,25 @@ def test_a_table_that_does_not_exist_gives_no_access_to_places_that_are_taken(
     uri = f"{lake.s3.endpoint}/{location.partition('://')[2]}/f"
     answer = sign(writer, "does-not-exist", "GET", uri, properties={"location": location})
     assert answer.status in (400, 403, 406), answer
+
+
+def test_a_location_that_a_registered_table_uses_gives_no_access_to_a_later_table(
+    lake: Lake, writer: Client, root: Client
+) -> None:
+    used = f"s3://{BUCKET}/wh/signed/used"
+    properties = {"write.data.path": used}
+    file = root.create("sooner", properties=properties)["metadata-location"]
+    root.ok("DELETE", table("sooner"))
+    root.ok("POST", "v1/namespaces/hidden/register", {"name": "used", "metadata-location": file})
+    uri = f"{lake.s3.endpoint}/{used.removeprefix('s3://')}/f"
+    writer.create("later", location=used)
+    for answer in (
+        sign(writer, "later", "GET", uri),
+        sign(writer, "does-not-exist", "GET", uri, properties={"location": f"{used}/data"}),
+    ):
+        assert answer.kind == (403, "ForbiddenException")
+    assert "another table" in sign(writer, "later", "GET", uri).error["message"]
+    assert load(writer, "later", SIGNED).body["config"] == {}
 
 
 def test_a_table_on_a_branch_is_signed_for_on_this_branch(lake: Lake, root: Client) -> None:

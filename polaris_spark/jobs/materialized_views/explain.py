@@ -47,6 +47,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.stored_views import materialized
     from polaris_spark.catalog.view_freshness import freshness
     from polaris_spark.catalog.view_sources import query_of
+    from polaris_spark.jobs.materialized_views.rights import read_for_caller
 
     name = view_named(call, arguments["view"])
     catalog = call.session.catalog
@@ -55,7 +56,11 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
         state = catalog.view()
         view = materialized(state, name)
         engine = query_engine(call.spark()) if call.has_spark else None
-        query = pin(state, spark_catalog(call), query_of(state, view), name, engine)
+        query = read_for_caller(
+            call.session,
+            name,
+            lambda: pin(state, spark_catalog(call), query_of(state, view), name, engine),
+        )
         return strategy_of(view), freshness(state, name, engine.outside if engine else None), query
 
     strategy, now, query = catalog.loading(read, call.session.principal)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from polaris_spark.access import securables
 from polaris_spark.catalog.rows import TABLE, VIEW
-from polaris_spark.errors import ForbiddenError, NotAuthorizedError
+from polaris_spark.errors import BadRequestError, ForbiddenError, NotAuthorizedError
 from polaris_spark.rest.permissions import Named, Permissions
 
 if TYPE_CHECKING:
@@ -42,18 +42,52 @@ def require_owner_reads(session: Session, name: TableName, query: Callable[[], P
     except NotAuthorizedError as error:
         raise ForbiddenError(f"view {name} cannot be refreshed: its owner: {error}; {advice}") from error
     permissions = Permissions(caller.rules, subject, caller.catalog, caller.head, caller.newest)
-    for privilege, found, kind in _sources(query()):
+    missing = _missing(permissions, query())
+    if missing is not None:
+        raise ForbiddenError(
+            f"view {name} cannot be refreshed: its owner {owner!r} needs the privilege {missing[0]} on {missing[1]}; "
+            f"grant it, or {advice}"
+        )
+
+
+def read_for_caller(session: Session, name: TableName, query: Callable[[], PinnedQuery]) -> PinnedQuery:
+    """Return the query of a materialized view, if the caller may read everything that it reads.
+
+    Args:
+        name: name of the materialized view.
+        query: returns the pinned query.
+    Raises:
+        ForbiddenError: the caller may not. The message does not say whether what the query names exists.
+    """
+    caller = session.permissions()
+    if caller is None:
+        return query()
+    needed = ForbiddenError(
+        f"principal {caller.subject.name!r} needs the privilege to read all tables and views that the query of view "
+        f"{name} reads"
+    )
+    whole = (securables.catalog(caller.catalog.row.entity_id), securables.REALM)
+    try:
+        found = query()
+    except BadRequestError as error:
+        raise error if caller.subject.may("TABLE_READ_DATA", whole) else needed from None
+    if _missing(caller, found) is not None:
+        raise needed
+    return found
+
+
+def _missing(permissions: Permissions, query: PinnedQuery) -> tuple[str, str] | None:
+    """Return a privilege that a principal lacks to read what a query reads, and on what; None if it lacks none."""
+    for privilege, found, kind in _sources(query):
         if found is None:
-            allowed = subject.may(privilege, (securables.REALM,))
+            allowed = permissions.subject.may(privilege, (securables.REALM,))
             described = "the realm, because the query reads what is not in this catalog"
         else:
             named = Named(found.namespace, found.name, kind)
             allowed, described = permissions.may(privilege, permissions.place(named)), named.described
         if not allowed:
-            raise ForbiddenError(
-                f"view {name} cannot be refreshed: its owner {owner!r} needs the privilege {privilege} on "
-                f"{described}; grant it, or {advice}"
-            )
+            return privilege, described
+    return None
 
 
 def _sources(query: PinnedQuery) -> list[tuple[str, TableName | None, bytes]]:

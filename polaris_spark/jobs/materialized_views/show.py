@@ -33,7 +33,8 @@ def _show(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]
     outside = _outside(call)
     for name, view in materialized_views(state, namespace):
         call.check()
-        yield catalog.loading(partial(_row, catalog, name, view, outside), call.session.principal)
+        row = partial(_row, catalog, name, view, outside, is_limited=call.session.access.is_on)
+        yield catalog.loading(row, call.session.principal)
 
 
 def _outside(call: Call) -> OutsideSources | None:
@@ -41,7 +42,9 @@ def _outside(call: Call) -> OutsideSources | None:
     return query_engine(call.spark()).outside if call.has_spark else None
 
 
-def _row(catalog: Catalog, name: TableName, view: View, outside: OutsideSources | None) -> tuple[Any, ...]:
+def _row(
+    catalog: Catalog, name: TableName, view: View, outside: OutsideSources | None, *, is_limited: bool
+) -> tuple[Any, ...]:
     from polaris_spark.catalog.materialized_views import allows_stale, strategy_of
     from polaris_spark.catalog.refresh_records import REFRESH_START
     from polaris_spark.catalog.stored_views import last_refresh
@@ -49,7 +52,7 @@ def _row(catalog: Catalog, name: TableName, view: View, outside: OutsideSources 
     from polaris_spark.spark.views.columns import micros
 
     state = catalog.view()
-    now, last = freshness(state, name, outside), last_refresh(state, name)
+    now, last = freshness(state, name, outside, only_recorded=is_limited), last_refresh(state, name)
     at = None if last is None else micros(last.get(REFRESH_START))
     return (
         ".".join(name.namespace),
@@ -76,7 +79,8 @@ def _describe(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, .
 
     name, state = view_named(call, arguments["view"]), call.session.catalog.view()
     view = materialized(state, name)
-    now, last = freshness(state, name, _outside(call)), last_refresh(state, name)
+    now = freshness(state, name, _outside(call), only_recorded=call.session.access.is_on)
+    last = last_refresh(state, name)
     bases = [] if last is None else [str(one.get("identifier")) for one in last.get("base-tables", ())]
     facts = {
         "view": str(name),

@@ -85,9 +85,11 @@ class Lineage(EntityView[LineageRow]):
     def rows(self, store: ReadStore, task: NamesTask, needs: frozenset[str]) -> Iterator[LineageRow]:
         objects = store.objects(task.pin.realm)
         state = reading_state(task.pin.reader(objects))
+        is_limited = task.pin.sight(store) is not None
         for entry, view in loaded(objects, self._named(store, task), View):
             if is_materialized(view):
-                for one in dependences(state, entry.catalog, TableName(entry.path, entry.name), view):
+                name = TableName(entry.path, entry.name)
+                for one in dependences(state, entry.catalog, name, view, only_recorded=is_limited):
                     yield LineageRow(entry, one)
 
 

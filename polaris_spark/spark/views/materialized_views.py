@@ -190,10 +190,12 @@ class MaterializedViews(EntityView[MaterializedViewRow]):
     def rows(self, store: ReadStore, task: NamesTask, needs: frozenset[str]) -> Iterator[MaterializedViewRow]:
         objects = store.objects(task.pin.realm)
         state = reading_state(task.pin.reader(objects))
+        is_limited = task.pin.sight(store) is not None
         for entry, view in loaded(objects, self._named(store, task), View):
             if is_materialized(view):
                 name = TableName(entry.path, entry.name)
-                now, last = freshness(state, name), last_refresh(state, name) or {}
+                now = freshness(state, name, only_recorded=is_limited)
+                last = last_refresh(state, name) or {}
                 since = NOT_BEHIND if now.fresh or _BEHIND not in needs else behind(state, view, last)
                 snapshot = refreshed_snapshot(state, name) if _SNAPSHOT in needs else {}
                 yield MaterializedViewRow(entry, view, now, last, since, snapshot)
