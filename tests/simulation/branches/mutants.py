@@ -116,7 +116,7 @@ BRANCH_MUTANTS: dict[str, Mutant] = {
     "expiry does not fence the other branches": Mutant(
         (Patch(run.ExpiryRun, "_fence_other_branches", "references.fence(registered.row_name)", "pass"),),
         {**CALM, "think_ms": 0.0, "rates": Rates(delay_ms=60.0)},
-        most=120,
+        most=400,
     ),
     "a merged table is older than its snapshots": Mutant(
         (Patch(table_merge._Merge, "__init__", "if not restores:", "if False:"),),
