@@ -15,9 +15,6 @@ A store is two collections of a database, `objects` and `references`. Each opera
 - **Scans** read majority-committed data with a cursor, in the order of `_id`. A lost cursor is replaced by a cursor
   that continues after the last row.
 
-- **Dropped databases.** The server creates a missing collection when a document is inserted. So before a reference is
-  inserted, and when a reference is missing, this backend looks for the document that marks the store.
-
 A standalone server, which is not a member of a replica set, does not support these read concerns, and is used without
 them.
 
@@ -112,14 +109,7 @@ class MongoDBBackend(Backend):
     def read_reference(self, realm: str, name: str) -> ReferenceRow | None:
         check_place(realm, name)
         key = {"_id": keys.reference_id(realm, name)}
-
-        def read(opened: Opened) -> dict[str, Any] | None:
-            found = opened.latest_references.find_one(key)
-            if found is None:
-                self._connections.require_store(opened)
-            return found
-
-        found = self._connections.read(read)
+        found = self._connections.read(lambda opened: opened.latest_references.find_one(key))
         return None if found is None else ReferenceRow(found["version"], found["value"])
 
     def insert_reference(self, realm: str, name: str, new: ReferenceRow) -> Swapped | Conflict:
@@ -127,7 +117,6 @@ class MongoDBBackend(Backend):
         document = _reference(realm, name, new)
 
         def insert(opened: Opened) -> Swapped | Conflict:
-            self._connections.require_store(opened)
             try:
                 opened.references.insert_one(document)
             except DuplicateKeyError:

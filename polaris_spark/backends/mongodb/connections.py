@@ -171,16 +171,6 @@ class Connections:
         self._checked = mark is not None
         return self._checked
 
-    def require_store(self, opened: Opened) -> None:
-        """Check that the database is still a store. The server creates a collection that was dropped when a row is
-        inserted, so an insertion does not find this out.
-
-        Raises:
-            NoStoreError: the document that marks the store is missing, because the database was dropped.
-        """
-        if not self.read_mark(opened):
-            raise NoStoreError(self.settings.where)
-
     def close(self) -> None:
         """Close all connections. Later calls raise `StateError`."""
         with self._lock:
@@ -193,7 +183,8 @@ class Connections:
         if opened is not None and self._checked and not self._closed:
             return opened
         opened = self._open()
-        self.require_store(opened)
+        if not self.read_mark(opened):
+            raise NoStoreError(self.settings.where)
         return opened
 
     def _open(self) -> Opened:

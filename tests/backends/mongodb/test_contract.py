@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from polaris_spark.backends.base import Backend, Conflict, Table
-from polaris_spark.errors import NoStoreError
+from polaris_spark.backends.base import Table
 from polaris_spark.testing.admin_cases import AdminCases, StoreAdmin
 from polaris_spark.testing.conformance import ServerConformance
 from polaris_spark.testing.server import Server
-from polaris_spark.testing.stores import TABLES, row
+from polaris_spark.testing.stores import TABLES
 from tests.stores import ServerOf
 
 
@@ -27,9 +26,6 @@ class MongoDBAdmin(StoreAdmin):
 
     def create_foreign_table(self, table: Table) -> None:
         self._database[table].insert_one({"_id": 1})
-
-    def drop(self) -> None:
-        self._database.client.drop_database(self._database.name)
 
     def set_newer_format(self) -> None:
         changed = self._database["references"].update_one(
@@ -61,17 +57,6 @@ class TestMongoDB(AdminCases, ServerConformance):
         ("mongodb://host/db?pool=many", "1 to 1000"),
         ("mongodb://user:correct-horse@host/db?timeout=soon", "duration"),
     )
-
-    def test_a_reference_is_not_missing_if_the_database_was_dropped(
-        self, backend: Backend, store_admin: StoreAdmin
-    ) -> None:
-        """After a swap, which finds no document, a process reads the reference."""
-        backend.insert_reference("realm", "name", row())
-        store_admin.drop()
-        assert backend.swap_reference("realm", "name", b"x", row()) == Conflict()
-        with pytest.raises(NoStoreError, match="does not contain a store"):
-            backend.read_reference("realm", "name")
-        assert not any((store_admin.contents() or {}).values())
 
     @pytest.fixture
     def server(self, server_of: ServerOf) -> Server:
