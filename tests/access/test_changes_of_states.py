@@ -107,7 +107,7 @@ def test_a_rolled_back_request_needs_no_grant_at_the_commit(world: World, ann: U
 def test_a_staging_area_is_committed_only_by_those_who_may_merge_into_its_branch(
     world: World, ann: User
 ) -> None:
-    """Whatever the branch of the session is: the area has its own branch."""
+    """The area's branch decides, not the branch of the session."""
     call(world.root.session, "create_branch", name="dev")
     assert world.root.call("stage", name="a")[0] == 200
     staged = {"namespace": ["staged"]}

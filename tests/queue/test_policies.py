@@ -1,4 +1,4 @@
-"""Policies: their contents, to what they apply, and what they make jobs and workers do."""
+"""Policies: their contents, what they apply to, and what they make jobs and workers do."""
 
 from __future__ import annotations
 
