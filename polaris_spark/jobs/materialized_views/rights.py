@@ -1,7 +1,8 @@
 """Whether the owner of a materialized view may read what its query reads, in a realm with access control.
 
 A refresh runs with the rights of the session that calls it, which may be those of an administrator or of a job. Without
-this check, a principal that may change the query could read hidden tables: the refresh would store their rows in the view.
+this check, a principal that may change the query could read hidden tables: the refresh would store their rows in the
+view.
 """
 
 from __future__ import annotations
