@@ -14,7 +14,7 @@ from typing import Any
 import polaris_spark
 from benchmarks.measurement import Figure, Sample, limited
 from benchmarks.population import SCHEMA, WAREHOUSE
-from polaris_spark.catalog.archived_log import ARCHIVE, LOG, LogPart, parts_in
+from polaris_spark.catalog.branches.archived_log import ARCHIVE, LOG, LogPart, parts_in
 from polaris_spark.clock import ManualClock, SystemClock
 from polaris_spark.jobs.registry import call
 from polaris_spark.rest.session import Session

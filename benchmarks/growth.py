@@ -193,7 +193,7 @@ def commits(store: str, size: int, calls: int) -> dict[str, float]:
 
 def lookups(store: str, size: int) -> dict[str, float]:
     """Measure look-ups of names, with an empty cache and with a warm cache."""
-    from polaris_spark.catalog.entities import find, table_key
+    from polaris_spark.catalog.entities.entities import find, table_key
     from polaris_spark.catalog.rows import NAMES
     from polaris_spark.store.cache import process_cache
 

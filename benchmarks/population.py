@@ -21,11 +21,11 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
-from polaris_spark.catalog.contents import Prepared, StoredContent
-from polaris_spark.catalog.entities import CatalogChange, Context, TableName
+from polaris_spark.catalog.entities.entities import CatalogChange, Context, TableName
+from polaris_spark.catalog.entities.namespace_changes import CreateNamespace
 from polaris_spark.catalog.metadata.rows import Table
-from polaris_spark.catalog.namespace_changes import CreateNamespace
-from polaris_spark.catalog.table_changes import CreateTable
+from polaris_spark.catalog.tables.contents import Prepared, StoredContent
+from polaris_spark.catalog.tables.table_changes import CreateTable
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State

@@ -127,8 +127,8 @@ def _run(
 def _freshness(store: str, calls: int) -> Sample:
     """Measure deciding that the view `ten` is fresh, from the head, in microseconds."""
     import polaris_spark
-    from polaris_spark.catalog.entities import TableName
-    from polaris_spark.catalog.view_freshness import freshness
+    from polaris_spark.catalog.entities.entities import TableName
+    from polaris_spark.catalog.materialized.view_freshness import freshness
 
     with polaris_spark.connect(store=store, warehouse="/warehouse", catalog="polaris") as session:
         catalog, name = session.catalog, TableName(("bench",), "ten")

@@ -52,7 +52,8 @@ def problem_of_part(name: str) -> str | None:
 
 
 AREA = "+"
-"""First character of the names of staging areas (`catalog.staging`). Names of other branches do not begin with it."""
+"""First character of the names of staging areas (`catalog.merges.staging`). Names of other branches do not begin with
+it."""
 
 _TRANSACTION = "@"
 """First character of the names of transactions' states. Names of branches do not contain it."""

@@ -50,7 +50,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Identifier
 from requests import HTTPError
 
-from polaris_spark.catalog.entities import SEPARATOR
+from polaris_spark.catalog.entities.entities import SEPARATOR
 from polaris_spark.commits.change import new_operation_id
 from polaris_spark.errors import InputError
 from polaris_spark.rest.messages import ErrorResponse, decode, encode
@@ -101,7 +101,7 @@ class PolarisCatalog(RestCatalog):
         When the block ends, all its changes take effect in one commit. If the block raises an error, nothing changes.
 
         Args:
-            isolation: `serializable` or `snapshot` (`catalog.transactions`).
+            isolation: `serializable` or `snapshot` (`catalog.merges.transactions`).
         Raises:
             MergeConflictError: at the end of the block, other sessions have changed something that the transaction
                 changed or read.

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from polaris_spark import errors, objects
 from polaris_spark.access.needs import Need, On
 from polaris_spark.access.privileges import PRIVILEGES
+from polaris_spark.catalog.entities.properties import PARSERS, STRICTER
 from polaris_spark.catalog.metadata.bounds import BOUNDS
-from polaris_spark.catalog.properties import PARSERS, STRICTER
 from polaris_spark.cli import commands
 from polaris_spark.config import PROPERTIES
 from polaris_spark.extension import ROUTER

@@ -11,7 +11,7 @@ from polaris_spark.access.credentials import Credentials, verify
 from polaris_spark.access.principal_changes import CreatePrincipal, PrincipalChange, ReplaceCredentials
 from polaris_spark.access.reading import access_head, find_client, find_principal, roles_of
 from polaris_spark.access.rows import ACCESS, ASSIGNMENTS, PRINCIPALS, SERVICE_ADMIN, Principal, principal_key
-from polaris_spark.catalog.catalogs import ensure_reference
+from polaris_spark.catalog.catalogs.catalogs import ensure_reference
 from polaris_spark.catalog.rows import id_bytes
 from polaris_spark.clock import Clock
 from polaris_spark.commits.change import Operation

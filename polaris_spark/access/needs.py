@@ -81,7 +81,7 @@ class Need(NamedTuple):
     """For a procedure: name of the parameter that names the branch, namespace, table or view."""
     through_views: bool = False
     """Whether the need is also fulfilled if the caller reads the table or view through views that it may read
-    (`catalog.view_chains`)."""
+    (`catalog.materialized.view_chains`)."""
     why: str = ""
     """Description of the requirement, if `on` is `OWN`."""
 

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from polaris_spark.access import securables
 from polaris_spark.access.rows import OWNERS
-from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.entities import NamespaceName
-from polaris_spark.catalog.materialized_views import STORAGE
+from polaris_spark.catalog.catalogs.catalog import Catalog
+from polaris_spark.catalog.entities.entities import NamespaceName
+from polaris_spark.catalog.entities.materialized_views import STORAGE
+from polaris_spark.catalog.merges.transactions import branch_of_transaction
 from polaris_spark.catalog.rows import IDS, NAMES, NAMESPACE, TABLE, VIEW, id_bytes, id_from
-from polaris_spark.catalog.transactions import branch_of_transaction
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.index.keys import decode_key, entry_key, entry_keys_upwards
 from polaris_spark.names import is_transaction

@@ -22,7 +22,7 @@ from typing import ClassVar, Final, Literal
 
 import msgspec
 
-from polaris_spark.catalog.references import ACCESS as ACCESS
+from polaris_spark.catalog.catalogs.references import ACCESS as ACCESS
 from polaris_spark.catalog.rows import OWNERS as OWNERS
 from polaris_spark.index.keys import entry_key
 from polaris_spark.objects import object_type

@@ -202,7 +202,7 @@ class Sight:
             path: the namespace of the table, which has the name of the view.
             name: name of the table.
         """
-        from polaris_spark.catalog.materialized_views import STORAGE  # importing it takes long
+        from polaris_spark.catalog.entities.materialized_views import STORAGE  # importing it takes long
 
         if self._head is None or name != STORAGE:
             return False

@@ -17,7 +17,7 @@ from itertools import count
 from typing import Any, Generic, TypeVar
 
 from polaris_spark.backends.base import Backend
-from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.files.files import Files
 from polaris_spark.clock import Clock, SystemClock
 from polaris_spark.commits.retry import retried
 from polaris_spark.commits.state import StoredObjects

@@ -10,8 +10,8 @@
 | `properties` | `row` | a copy of the catalog's row | object id of that row (8 bytes) |
 | `operations` | operation id and principal | log entries | `_Mark` in `commits/applier.py` |
 | `dropped` | entity id of a dropped catalog (8 bytes) | the catalog's row | `DroppedMark` |
-| `merges` | see `catalog/merge_base.py` | | |
-| `protection` | `protected` | | 1 or 0 (1 byte), id of the change (8 bytes; `catalog/branch_changes.py`) |
+| `merges` | see `catalog/branches/merge_base.py` | | |
+| `protection` | `protected` | | 1 or 0 (1 byte), id of the change (8 bytes; `catalog/branches/branch_changes.py`) |
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ class Unloaded(msgspec.Struct, frozen=True, array_like=True, gc=False):
     entity_id: int
     metadata_location: str
     unconfirmed: tuple[str, ...] = ()
-    """The location of the table or view, if no table can own this location (`catalog.ownership`). Otherwise empty."""
+    """The location of the table or view, if no table can own this location (`catalog.files.ownership`). Otherwise
+    empty."""
 
     @property
     def location(self) -> str:

@@ -40,7 +40,7 @@ def bootstrap(
     POLARIS_SPARK_BOOTSTRAP_CREDENTIALS can give them, as client_id:client_secret. A repeated call changes nothing.
     """
     from polaris_spark.access.bootstrap import bootstrap as begin
-    from polaris_spark.catalog.catalogs import initialize
+    from polaris_spark.catalog.catalogs.catalogs import initialize
     from polaris_spark.cli.stores import store_options
     from polaris_spark.commits.change import Operation
     from polaris_spark.commits.settings import CommitSettings

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
-from polaris_spark.catalog.change_log import (
+from polaris_spark.catalog.branches.change_log import (
     MAX_CHANGES,
     POLL_SECONDS,
     BranchLog,

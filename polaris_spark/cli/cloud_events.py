@@ -55,7 +55,7 @@ def event_of(change: Json, source: str) -> Event:
     """Return a change as an event.
 
     Args:
-        change: a change as `catalog.change_log.changes_after` returns it.
+        change: a change as `catalog.branches.change_log.changes_after` returns it.
         source: URI reference of the branch.
     """
     from cloudevents.core.formats.json import JSONFormat

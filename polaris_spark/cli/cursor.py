@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from polaris_spark.backends.directories import flush_directory
-from polaris_spark.catalog.change_log import LogPosition
+from polaris_spark.catalog.branches.change_log import LogPosition
 from polaris_spark.errors import InputError
 
 

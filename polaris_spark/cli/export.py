@@ -88,8 +88,8 @@ def _exported(
     *,
     overwrite: bool,
 ) -> list[tuple[Any, ...]]:
-    from polaris_spark.catalog.files import Files
-    from polaris_spark.catalog.metadata_export import Exporter
+    from polaris_spark.catalog.files.files import Files
+    from polaris_spark.catalog.tables.metadata_export import Exporter
     from polaris_spark.commits.state import StoredObjects
     from polaris_spark.jobs.export_metadata import rows, select
 

@@ -62,7 +62,7 @@ def _facts(store: OpenStore, sizes: dict[str, Size] | None) -> Json:
 
 
 def _realm(realm: OpenRealm, sizes: dict[str, Size] | None) -> Json:
-    from polaris_spark.catalog.references import CATALOGS
+    from polaris_spark.catalog.catalogs.references import CATALOGS
     from polaris_spark.system.realms import RealmState
     from polaris_spark.system.registry import ROOT
 
@@ -102,8 +102,8 @@ def _head(name: str, state: str, reader: CommitReader) -> Json:
 
 
 def _catalog(realm: OpenRealm, name: str) -> Json:
-    from polaris_spark.catalog.change_log import kind_of
-    from polaris_spark.catalog.references import heads_prefix, tags_prefix
+    from polaris_spark.catalog.branches.change_log import kind_of
+    from polaris_spark.catalog.catalogs.references import heads_prefix, tags_prefix
     from polaris_spark.catalog.rows import NAMES
     from polaris_spark.index.keys import decode_key
 

@@ -29,7 +29,7 @@ from polaris_spark.errors import InputError, PolarisError
 from polaris_spark.names import MAIN
 
 if TYPE_CHECKING:
-    from polaris_spark.catalog.change_log import BranchLog, LogPosition
+    from polaris_spark.catalog.branches.change_log import BranchLog, LogPosition
     from polaris_spark.cli.stores import OpenRealm
     from polaris_spark.commits.as_of import AsOf
     from polaris_spark.commits.rows import Commit, LogEntry
@@ -98,7 +98,7 @@ def log(
     as_json: AsJSON = False,
 ) -> None:
     """Show the commit graph of a catalog, newest commit first."""
-    from polaris_spark.catalog.change_log import BranchLog
+    from polaris_spark.catalog.branches.change_log import BranchLog
     from polaris_spark.cli.stores import open_store
     from polaris_spark.commits.as_of import AsOf
 
@@ -145,7 +145,7 @@ def _follow(newest: Callable[[], BranchLog], after: LogPosition | None, wanted: 
     Args:
         after: the position; None for the position after the newest change.
     """
-    from polaris_spark.catalog.change_log import new_changes
+    from polaris_spark.catalog.branches.change_log import new_changes
 
     with contextlib.suppress(KeyboardInterrupt):
         for change in new_changes(newest, after):
@@ -171,7 +171,7 @@ def limits(log: BranchLog, begin: AsOf | None, end: AsOf | None) -> tuple[int, i
         InputError: a point is a commit that is not in the log.
         HistoryTrimmedError: `end` is older than the oldest commit whose log is kept.
     """
-    from polaris_spark.catalog.archived_log import number_in_log
+    from polaris_spark.catalog.branches.archived_log import number_in_log
     from polaris_spark.errors import BeforeHistoryError
 
     first, last = _first_after(log, begin), log.head.number
@@ -186,7 +186,7 @@ def limits(log: BranchLog, begin: AsOf | None, end: AsOf | None) -> tuple[int, i
 def _first_after(log: BranchLog, begin: AsOf | None) -> int:
     """Return the number of the first commit after a point; the number of the oldest commit whose log is kept if the
     point is None or older."""
-    from polaris_spark.catalog.archived_log import first_after
+    from polaris_spark.catalog.branches.archived_log import first_after
     from polaris_spark.errors import HistoryTrimmedError
 
     if begin is None:
@@ -200,7 +200,7 @@ def _first_after(log: BranchLog, begin: AsOf | None) -> int:
 def position_at(log: BranchLog, begin: AsOf) -> LogPosition:
     """Return the position after a point of a log; the position before all changes that are kept if the point is
     older."""
-    from polaris_spark.catalog.change_log import LogPosition
+    from polaris_spark.catalog.branches.change_log import LogPosition
 
     return LogPosition(_first_after(log, begin) - 1)
 
@@ -231,7 +231,7 @@ def read_commits(log: BranchLog, first: int, last: int) -> Iterator[Json]:
 
 
 def _json(log: BranchLog, found: _Commit) -> Json:
-    from polaris_spark.catalog.change_log import change_json
+    from polaris_spark.catalog.branches.change_log import change_json
     from polaris_spark.commits.rows import Entries
 
     _, id, commit, entries = found
@@ -351,7 +351,7 @@ def _flag(name: str, text: str) -> str:
 
 
 def _counted(summary: dict[str, str], what: str) -> str:
-    from polaris_spark.catalog.summaries import number_in
+    from polaris_spark.catalog.tables.summaries import number_in
 
     added = number_in(summary, f"added-{what}") or 0
     removed = number_in(summary, f"deleted-{what}") or number_in(summary, f"removed-{what}") or 0
@@ -362,7 +362,7 @@ def _counted(summary: dict[str, str], what: str) -> str:
 
 def realm_log(realm: OpenRealm, reference: str, limit: int, console: Console) -> None:
     """Print the newest commits of a reference."""
-    from polaris_spark.catalog.change_log import BranchLog
+    from polaris_spark.catalog.branches.change_log import BranchLog
 
     head = realm.head(reference).head
     log = BranchLog(realm.objects, head, realm.archived_log(reference, head))

@@ -292,7 +292,7 @@ def _run_on_realm(
 ) -> list[tuple[Any, ...]]:
     """Run a procedure of the catalogs of a realm, without opening a catalog."""
     from polaris_spark.access.control import AccessControl
-    from polaris_spark.catalog.entities import Context
+    from polaris_spark.catalog.entities.entities import Context
     from polaris_spark.cli.stores import open_store, properties_of
     from polaris_spark.commits.change import Operation
     from polaris_spark.rest.catalog_rules import realm_catalogs
@@ -318,7 +318,7 @@ def _rows_by_sql(
     Raises:
         InputError: the procedure failed.
     """
-    from polaris_spark.catalog.snapshot_sql import quoted
+    from polaris_spark.catalog.materialized.snapshot_sql import quoted
     from polaris_spark.jobs.materialized_views.query_engine import message_of
 
     given = procedure.checked_arguments(arguments)

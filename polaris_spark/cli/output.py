@@ -118,7 +118,7 @@ def plain(text: str) -> str:
 
 def as_sql(name: str) -> str:
     """Return the name of a table or namespace in SQL syntax. `name` is in the form in which procedures return names."""
-    from polaris_spark.catalog.identifiers import levels_of
+    from polaris_spark.catalog.entities.identifiers import levels_of
 
     levels = levels_of(name)
     return name if levels is None else sql_name(levels)

@@ -43,7 +43,7 @@ def properties(
     as_json: AsJSON = False,
 ) -> None:
     """Show the properties of a catalog, which apply to all sessions; with --set or --unset, change them first."""
-    from polaris_spark.catalog.properties import checked, require_settable
+    from polaris_spark.catalog.entities.properties import checked, require_settable
     from polaris_spark.cli.stores import named_texts
 
     names = Counter(one.partition("=")[0] for one in set or ())

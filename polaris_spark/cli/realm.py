@@ -67,7 +67,7 @@ def create(
     as_json: AsJSON = False,
 ) -> None:
     """Create a realm without catalogs. After an interruption, run this again."""
-    from polaris_spark.catalog.catalogs import create_realm
+    from polaris_spark.catalog.catalogs.catalogs import create_realm
     from polaris_spark.commits.change import Operation
     from polaris_spark.rest.opening import os_user
 

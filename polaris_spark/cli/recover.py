@@ -164,7 +164,7 @@ def _step_json(step: RecoveryStep, stray: set[str], done: Recovered | None) -> J
 
 
 def _change_json(known: Known, entry: LogEntry) -> Json:
-    from polaris_spark.catalog.change_log import entity_name
+    from polaris_spark.catalog.branches.change_log import entity_name
 
     kind, name = entity_name(entry.key)
     return {
@@ -235,7 +235,7 @@ def _show_step(step: RecoveryStep, done: Recovered | None, console: Console) -> 
 
 
 def _show_undone(step: RecoveryStep, console: Console) -> None:
-    from polaris_spark.catalog.change_log import entity_name
+    from polaris_spark.catalog.branches.change_log import entity_name
 
     undone = step.found.undone
     if not undone.commits:

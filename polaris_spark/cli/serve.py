@@ -170,7 +170,7 @@ def serve(
     password: Password = None,
 ) -> None:
     """Serve the catalogs of a realm to clients of the Iceberg REST protocol."""
-    from polaris_spark.catalog.locations import segments
+    from polaris_spark.catalog.files.locations import segments
     from polaris_spark.cli.stores import properties_of
     from polaris_spark.cli.work import ServingWorker
     from polaris_spark.extension import ROUTER

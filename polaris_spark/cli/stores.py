@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from polaris_spark.backends.base import Backend
-from polaris_spark.catalog.archived_log import Archive, ArchivedLog
-from polaris_spark.catalog.change_log import BranchLog
-from polaris_spark.catalog.references import CATALOGS, catalogs_in, head_name, heads_prefix
+from polaris_spark.catalog.branches.archived_log import Archive, ArchivedLog
+from polaris_spark.catalog.branches.change_log import BranchLog
+from polaris_spark.catalog.catalogs.references import CATALOGS, catalogs_in, head_name, heads_prefix
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.cli.options import CREDENTIAL_VARIABLE, PASSWORD_VARIABLE
 from polaris_spark.commits.head_reader import refuse_moved

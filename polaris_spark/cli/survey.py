@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
-from polaris_spark.catalog.references import CATALOGS, head_name
+from polaris_spark.catalog.catalogs.references import CATALOGS, head_name
 from polaris_spark.catalog.rows import DROPPED, NAMES, CatalogRow
 from polaris_spark.cli.output import hexadecimal, plain
 from polaris_spark.cli.stores import OpenRealm

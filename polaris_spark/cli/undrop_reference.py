@@ -56,10 +56,10 @@ def _bind(references: References, store: str, name: str) -> None:
     Raises:
         PolarisError: the branch was restored, but the copy could not be written.
     """
-    from polaris_spark.catalog.catalogs import list_catalogs
-    from polaris_spark.catalog.entities import Context
-    from polaris_spark.catalog.property_changes import bind_branch
-    from polaris_spark.catalog.references import heads_prefix
+    from polaris_spark.catalog.catalogs.catalogs import list_catalogs
+    from polaris_spark.catalog.catalogs.property_changes import bind_branch
+    from polaris_spark.catalog.catalogs.references import heads_prefix
+    from polaris_spark.catalog.entities.entities import Context
     from polaris_spark.commits.change import Operation
     from polaris_spark.config import Properties
     from polaris_spark.rest.opening import os_user

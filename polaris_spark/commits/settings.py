@@ -10,7 +10,7 @@ OPERATIONS = "operations"
 
 PROTECTION = "protection"
 """Name of the index that says whether a branch is protected (`State.is_protected`), and has its checks
-(`catalog.checks`). Releases that do not know it keep it, but do not refuse changes."""
+(`catalog.branches.checks`). Releases that do not know it keep it, but do not refuse changes."""
 
 PROTECTED = b"protected"
 """Key of the index `PROTECTION`. Its value begins with 1 if the branch is protected, else with 0."""

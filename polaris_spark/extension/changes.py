@@ -10,9 +10,8 @@ from collections.abc import Callable
 
 from polaris_spark.access.needs import Need, On
 from polaris_spark.access.scopes import SHOWS_CHANGES, Sight, privilege_for, scope_of, sees_change
-from polaris_spark.catalog.archived_log import ArchivedCommit
-from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.change_log import (
+from polaris_spark.catalog.branches.archived_log import ArchivedCommit
+from polaris_spark.catalog.branches.change_log import (
     MAX_CHANGES,
     LogPosition,
     branch_log,
@@ -20,6 +19,7 @@ from polaris_spark.catalog.change_log import (
     newest_position,
     oldest_position,
 )
+from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.commits.rows import Commit, Head, LogEntry
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import BadRequestError, CorruptionError, GoneError, HistoryTrimmedError

@@ -25,7 +25,7 @@ from polaris_spark.access.rows import (
     principal_role_key,
 )
 from polaris_spark.access.rules import Rules
-from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.catalog.rows import IDS, NAMESPACE, TABLE, VIEW, id_bytes
 from polaris_spark.errors import BadRequestError, CommitFailedError, ForbiddenError, NotFoundError
 from polaris_spark.extension.management import session_of, version_of

@@ -17,12 +17,12 @@ from typing import Literal
 
 import msgspec
 
-from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.catalogs import StoredCatalog
-from polaris_spark.catalog.files import absolute
-from polaris_spark.catalog.locations import folder, segments
-from polaris_spark.catalog.properties import ALLOWED_LOCATIONS, SHARED_LOCATIONS, WAREHOUSE
-from polaris_spark.catalog.realm_catalogs import RealmCatalogs
+from polaris_spark.catalog.catalogs.catalog import Catalog
+from polaris_spark.catalog.catalogs.catalogs import StoredCatalog
+from polaris_spark.catalog.catalogs.realm_catalogs import RealmCatalogs
+from polaris_spark.catalog.entities.properties import ALLOWED_LOCATIONS, SHARED_LOCATIONS, WAREHOUSE
+from polaris_spark.catalog.files.files import absolute
+from polaris_spark.catalog.files.locations import folder, segments
 from polaris_spark.errors import BadRequestError, CommitFailedError
 from polaris_spark.ids import id_time_ms
 from polaris_spark.jobs import catalogs as procedures

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from polaris_spark.access.needs import Need, Needs, On
-from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.extension.management_messages import (
     CatalogRoleRequest,
     CreateManagedPrincipalRequest,

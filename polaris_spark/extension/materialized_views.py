@@ -5,17 +5,17 @@ from __future__ import annotations
 import msgspec
 
 from polaris_spark.access.needs import Need, On
-from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.entities import TableName, namespace_in
-from polaris_spark.catalog.materialized_views import MAX_STALENESS, SESSION, allows_stale
+from polaris_spark.catalog.catalogs.catalog import Catalog
+from polaris_spark.catalog.entities.entities import TableName, namespace_in
+from polaris_spark.catalog.entities.materialized_views import MAX_STALENESS, SESSION, allows_stale
+from polaris_spark.catalog.entities.refresh_records import REFRESH_START
+from polaris_spark.catalog.materialized.outside_sources import OutsideSources
+from polaris_spark.catalog.materialized.query_pinning import recursion
+from polaris_spark.catalog.materialized.stored_views import last_refresh, materialized, stored_query
+from polaris_spark.catalog.materialized.view_freshness import freshness
+from polaris_spark.catalog.materialized.view_time_travel import rows_at, rows_of_version
 from polaris_spark.catalog.metadata.rows import View
 from polaris_spark.catalog.metadata.texts import Json
-from polaris_spark.catalog.outside_sources import OutsideSources
-from polaris_spark.catalog.query_pinning import recursion
-from polaris_spark.catalog.refresh_records import REFRESH_START
-from polaris_spark.catalog.stored_views import last_refresh, materialized, stored_query
-from polaris_spark.catalog.view_freshness import freshness
-from polaris_spark.catalog.view_time_travel import rows_at, rows_of_version
 from polaris_spark.errors import BadRequestError
 from polaris_spark.extension.messages import AsOfRequest, AsOfResponse, ReadRequest, ReadResponse
 from polaris_spark.property_values import duration_ms

@@ -12,8 +12,8 @@ from typing import Literal, TypeVar
 import msgspec
 
 from polaris_spark.access.needs import Asked, Need, On, When
-from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.entities import NamespaceName, namespace_in
+from polaris_spark.catalog.catalogs.catalog import Catalog
+from polaris_spark.catalog.entities.entities import NamespaceName, namespace_in
 from polaris_spark.errors import BadRequestError
 from polaris_spark.jobs.policies import commit_policy, load_policy, policy_name, target_of
 from polaris_spark.maintenance.policies.applicable import (

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from polaris_spark.access.needs import OPEN, Need, On
-from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.errors import (
     BadRequestError,
     ForbiddenError,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from polaris_spark.access.needs import OPEN, Need, On
-from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.catalogs import current_row
-from polaris_spark.catalog.references import CATALOGS, catalogs_in
+from polaris_spark.catalog.catalogs.catalog import Catalog
+from polaris_spark.catalog.catalogs.catalogs import current_row
+from polaris_spark.catalog.catalogs.references import CATALOGS, catalogs_in
 from polaris_spark.errors import NoSuchViewError, NotFoundError
 from polaris_spark.extension.messages import PlanRequest, ViewOptions, ViewResponse, ViewsResponse
 from polaris_spark.rest.access import Role

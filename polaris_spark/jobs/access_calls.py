@@ -81,7 +81,7 @@ def target_of(call: Call, arguments: Arguments) -> Target:
             f"give the name of the {kind}, such as name => '{'db' if kind == 'namespace' else 'db.t'}'"
         )
     if kind == "branch":
-        from polaris_spark.catalog.catalogs import require_branch
+        from polaris_spark.catalog.catalogs.catalogs import require_branch
 
         require_branch(catalog.references, catalog.row, name)
         return Target(
@@ -510,7 +510,7 @@ def set_owner(call: Call, arguments: Arguments) -> Rows:
     if target.named is None:
         changed(call, SetOwner, target.securable, owner, target.described)
     else:
-        from polaris_spark.catalog.owners import SetEntityOwner
+        from polaris_spark.catalog.entities.owners import SetEntityOwner
 
         catalog = call.session.catalog.resolving(dict(target.permissions.resolved).items())
         levels, kind = target.named, target.named.kind

@@ -13,8 +13,8 @@ ADOPTED, WOULD_ADOPT, REFUSED = "adopted", "would be adopted", "refused"
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.adoption import Adopt, adoptable, refusals
-    from polaris_spark.catalog.entities import TableName
+    from polaris_spark.catalog.entities.entities import TableName
+    from polaris_spark.catalog.imports.adoption import Adopt, adoptable, refusals
 
     session, catalog = call.session, call.session.catalog
     *namespace, name = levels_named(catalog.head(), catalog.name, "table", arguments["table"])

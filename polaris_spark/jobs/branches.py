@@ -20,11 +20,11 @@ from polaris_spark.jobs.procedure import IF_EXISTS, IF_NOT_EXISTS, Call, Column,
 from polaris_spark.names import MAIN
 
 if TYPE_CHECKING:
-    from polaris_spark.catalog.branches import Branch
+    from polaris_spark.catalog.branches.branches import Branch
 
 
 def _create(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog import branches
+    from polaris_spark.catalog.branches import branches
 
     create = branches.create_branch if kind == "branch" else branches.create_tag
     catalog, name = call.session.catalog, arguments["name"]
@@ -54,7 +54,7 @@ def clear(call: Call, name: str) -> None:
     hold for the new branch, even if this process ends before it calls `begin`."""
     from polaris_spark.access.grant_changes import ClearBranch
     from polaris_spark.access.securables import branch
-    from polaris_spark.catalog.references import head_name
+    from polaris_spark.catalog.catalogs.references import head_name
 
     session = call.session
     row, references = session.catalog.row, session.catalog.references
@@ -81,7 +81,7 @@ def begin(call: Call, name: str, *, renamed: str | None = None) -> None:
 
 
 def _drop(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog import branches
+    from polaris_spark.catalog.branches import branches
 
     drop = branches.drop_branch if kind == "branch" else branches.drop_tag
     name = arguments["name"]
@@ -95,7 +95,7 @@ def _drop(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tuple
 
 
 def _undrop(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog import branches
+    from polaris_spark.catalog.branches import branches
 
     undrop = branches.undrop_branch if kind == "branch" else branches.undrop_tag
     operation = call.session.operation()
@@ -111,7 +111,7 @@ def _show_branches(call: Call, _: Mapping[str, Any]) -> Iterable[tuple[Any, ...]
 
 
 def _describe_branch(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.branches import branch_of
+    from polaris_spark.catalog.branches.branches import branch_of
 
     name = arguments["name"]
     branch_of(call.session.catalog, name)  # raises an error if it does not exist
@@ -120,7 +120,7 @@ def _describe_branch(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple
 
 
 def _branch_row(call: Call, branch: Branch, main: Branch | None) -> tuple[Any, ...]:
-    from polaris_spark.catalog.merge_base import distance
+    from polaris_spark.catalog.branches.merge_base import distance
 
     store = call.session.catalog.references.store
     parted = None if main is None else distance(store, branch.head, main.head)
@@ -130,7 +130,7 @@ def _branch_row(call: Call, branch: Branch, main: Branch | None) -> tuple[Any, .
 
 
 def _rename(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog import branch_changes
+    from polaris_spark.catalog.branches import branch_changes
 
     name, to = arguments["name"], arguments["to"]
     rename = branch_changes.rename_branch if kind == "branch" else branch_changes.rename_tag
@@ -143,9 +143,9 @@ def _rename(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tup
 
 
 def _reassign(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.branch_changes import reassign_branch
-    from polaris_spark.catalog.branches import branch_of
-    from polaris_spark.catalog.references import head_name
+    from polaris_spark.catalog.branches.branch_changes import reassign_branch
+    from polaris_spark.catalog.branches.branches import branch_of
+    from polaris_spark.catalog.catalogs.references import head_name
     from polaris_spark.maintenance.log_archive import archive_log
     from polaris_spark.maintenance.periods import own_policy
 
@@ -160,7 +160,7 @@ def _reassign(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, .
 
 
 def _protect(call: Call, arguments: Mapping[str, Any], *, protected: bool) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.branch_changes import protect_branch
+    from polaris_spark.catalog.branches.branch_changes import protect_branch
 
     operation = call.session.operation()
     changed = protect_branch(call.session.catalog, arguments["name"], operation, protected=protected)
@@ -168,7 +168,7 @@ def _protect(call: Call, arguments: Mapping[str, Any], *, protected: bool) -> It
 
 
 def _alter(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog import branch_changes
+    from polaris_spark.catalog.branches import branch_changes
     from polaris_spark.property_values import duration_ms
 
     alter = branch_changes.alter_branch if kind == "branch" else branch_changes.alter_tag
@@ -183,7 +183,7 @@ def _alter(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tupl
 
 
 def _drop_unused(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.branches import branch_of, drop_branch
+    from polaris_spark.catalog.branches.branches import branch_of, drop_branch
     from polaris_spark.property_values import duration_ms
 
     catalog, dry_run = call.session.catalog, arguments.get("dry_run", False)
@@ -209,7 +209,7 @@ def _show_tags(call: Call, _: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 
 def _describe_tag(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.branches import tag_of
+    from polaris_spark.catalog.branches.branches import tag_of
 
     name = arguments["name"]
     tag_of(call.session.catalog, name)  # raises an error if it does not exist
@@ -217,7 +217,7 @@ def _describe_tag(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[An
 
 
 def _all(call: Call, kind: str) -> dict[str, Branch]:
-    from polaris_spark.catalog.branches import branches, tags
+    from polaris_spark.catalog.branches.branches import branches, tags
 
     listed = branches if kind == "branch" else tags
     return {one.name: one for one in listed(call.session.catalog)}
@@ -229,7 +229,7 @@ def _commit(branch: Branch) -> tuple[Any, ...]:
 
 
 def _created(call: Call, branch: Branch, kind: str) -> datetime:
-    from polaris_spark.catalog.merge_base import created_ms
+    from polaris_spark.catalog.branches.merge_base import created_ms
 
     store, catalog = call.session.catalog.references.store, call.session.catalog.row.entity_id
     return _time(created_ms(store, branch.head, branch.registration, catalog, is_tag=kind == "tag"))

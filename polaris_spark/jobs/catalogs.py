@@ -12,7 +12,7 @@ from polaris_spark.errors import AlreadyExistsError, InputError, NotFoundError
 from polaris_spark.jobs.procedure import IF_EXISTS, IF_NOT_EXISTS, Call, Column, Parameter, Procedure
 
 if TYPE_CHECKING:
-    from polaris_spark.catalog.realm_catalogs import RealmCatalogs
+    from polaris_spark.catalog.catalogs.realm_catalogs import RealmCatalogs
     from polaris_spark.catalog.rows import CatalogRow, DroppedMark
 
 Rows = Iterable[tuple[Any, ...]]
@@ -68,7 +68,7 @@ def _undrop(catalogs: RealmCatalogs, arguments: Mapping[str, Any]) -> Rows:
 
 
 def _row(row: CatalogRow, dropped: DroppedMark | None = None) -> tuple[Any, ...]:
-    from polaris_spark.catalog.properties import WAREHOUSE
+    from polaris_spark.catalog.entities.properties import WAREHOUSE
 
     return (
         row.name,

@@ -31,9 +31,9 @@ from polaris_spark.jobs.procedure import IF_EXISTS, Call, Column, Parameter, Pro
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from polaris_spark.catalog.checked_merge import CheckOutcome, MergedState
-    from polaris_spark.catalog.checks import Check
-    from polaris_spark.catalog.differences import Described
+    from polaris_spark.catalog.branches.checks import Check
+    from polaris_spark.catalog.merges.checked_merge import CheckOutcome, MergedState
+    from polaris_spark.catalog.merges.differences import Described
     from polaris_spark.rest.session import Session
 
 GROUP = "polaris_spark.checks"
@@ -82,7 +82,7 @@ class ChecksOfCall:
         return bool(self._own)
 
     def not_evaluated(self, checks: Sequence[Check], reason: str) -> list[CheckOutcome]:
-        from polaris_spark.catalog.checked_merge import CheckOutcome
+        from polaris_spark.catalog.merges.checked_merge import CheckOutcome
 
         names = [check.name for check in checks] + [one.name for one in self._own]
         return [CheckOutcome(name, reason, evaluated=False) for name in names]
@@ -91,7 +91,7 @@ class ChecksOfCall:
         return [*self._of_sql(merged), *self._of_python(merged)]
 
     def _of_sql(self, merged: MergedState) -> Iterator[CheckOutcome]:
-        from polaris_spark.catalog.checked_merge import CheckOutcome
+        from polaris_spark.catalog.merges.checked_merge import CheckOutcome
 
         if not merged.checks:
             return
@@ -104,8 +104,8 @@ class ChecksOfCall:
                 yield CheckOutcome(check.name, _problem(spark, check.sql))
 
     def _of_python(self, merged: MergedState) -> Iterator[CheckOutcome]:
-        from polaris_spark.catalog.checked_merge import CheckOutcome
-        from polaris_spark.catalog.differences import changed_entities, described
+        from polaris_spark.catalog.merges.checked_merge import CheckOutcome
+        from polaris_spark.catalog.merges.differences import changed_entities, described
 
         if not self._own:
             return
@@ -130,7 +130,7 @@ class ChecksOfCall:
 def _reading(call: Call, state: str) -> Iterator[SparkSession]:
     """Return a new Spark session that reads a state of the catalog. It has the catalogs of the caller's session, and
     none of its temporary views, functions and other settings, which checks should not depend on."""
-    from polaris_spark.catalog.snapshot_sql import quoted
+    from polaris_spark.catalog.materialized.snapshot_sql import quoted
     from polaris_spark.errors import StateError
     from polaris_spark.jobs.materialized_views.plan import spark_catalog
     from polaris_spark.jobs.materialized_views.query_engine import message_of
@@ -181,7 +181,7 @@ def _problem(spark: SparkSession, sql: str) -> str:
 
 
 def _add(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.checks import Check, add_check
+    from polaris_spark.catalog.branches.checks import Check, add_check
 
     branch, check = arguments["branch"], Check(arguments["name"], arguments["sql"])
     added = add_check(call.session.catalog, branch, check, call.session.operation())
@@ -189,7 +189,7 @@ def _add(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 
 def _drop(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.checks import drop_check
+    from polaris_spark.catalog.branches.checks import drop_check
     from polaris_spark.errors import NotFoundError
 
     branch, name = arguments["branch"], arguments["name"]
@@ -203,7 +203,7 @@ def _drop(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]
 
 
 def _show(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.checks import checks_of
+    from polaris_spark.catalog.branches.checks import checks_of
 
     branch = arguments.get("branch", call.session.catalog.branch)
     stored = [(branch, check.name, "sql", check.sql) for check in checks_of(call.session.catalog, branch)]

@@ -51,7 +51,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 
 def _asked(call: Call, arguments: Mapping[str, Any]) -> ExpiryRequest:
-    from polaris_spark.catalog.source_changes import RefreshNeeds
+    from polaris_spark.catalog.materialized.source_changes import RefreshNeeds
     from polaris_spark.maintenance.expiry.retention import ExpiryRequest
 
     catalog = call.session.catalog

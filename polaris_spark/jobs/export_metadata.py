@@ -12,7 +12,7 @@ from polaris_spark.jobs.identifiers import levels_named
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 if TYPE_CHECKING:
-    from polaris_spark.catalog.metadata_export import Exported, ExportItem
+    from polaris_spark.catalog.tables.metadata_export import Exported, ExportItem
     from polaris_spark.commits.state import CommitReader
 
 _FAILURES_TOLD = 3
@@ -33,7 +33,7 @@ def select(
         InputError: an identifier is malformed, or both `table` and `namespace` are given.
         BadRequestError: the table, view or namespace does not exist.
     """
-    from polaris_spark.catalog.metadata_export import wanted
+    from polaris_spark.catalog.tables.metadata_export import wanted
 
     return wanted(
         reader,
@@ -60,8 +60,8 @@ def rows(done: Sequence[Exported]) -> list[tuple[str, str, str, str]]:
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.locations import folder
-    from polaris_spark.catalog.metadata_export import Export
+    from polaris_spark.catalog.files.locations import folder
+    from polaris_spark.catalog.tables.metadata_export import Export
 
     catalog = call.session.catalog
     table, namespace, directory = (arguments.get(name) for name in ("table", "namespace", "location"))
@@ -74,7 +74,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 
 def _text(one: Exported) -> str:
-    from polaris_spark.catalog.identifiers import dotted
+    from polaris_spark.catalog.entities.identifiers import dotted
 
     return dotted((*one.name.namespace, one.name.name))
 

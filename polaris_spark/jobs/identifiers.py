@@ -25,8 +25,8 @@ def levels_named(
     Raises:
         InputError: the text is not an identifier of a table or namespace.
     """
-    from polaris_spark.catalog.entities import namespace_key
-    from polaris_spark.catalog.identifiers import levels_of
+    from polaris_spark.catalog.entities.entities import namespace_key
+    from polaris_spark.catalog.entities.identifiers import levels_of
     from polaris_spark.catalog.rows import NAMES
 
     levels = levels_of(text)

@@ -85,7 +85,7 @@ def _options(given: Mapping[str, Any], engine: Engine) -> ImportOptions:
 
 
 def _namespace(text: str) -> tuple[str, ...]:
-    from polaris_spark.catalog.identifiers import parse_dotted
+    from polaris_spark.catalog.entities.identifiers import parse_dotted
 
     path = parse_dotted(text) if text else ()
     if path is None:

@@ -10,13 +10,13 @@ from polaris_spark.errors import InputError
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 if TYPE_CHECKING:
-    from polaris_spark.catalog.merges import Options
+    from polaris_spark.catalog.merges.merges import Options
 
 
 def _diff(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.differences import described
-    from polaris_spark.catalog.merges import compare
-    from polaris_spark.catalog.states import reader_at
+    from polaris_spark.catalog.branches.states import reader_at
+    from polaris_spark.catalog.merges.differences import described
+    from polaris_spark.catalog.merges.merges import compare
 
     catalog = call.session.catalog
     before, after = (reader_at(catalog, arguments[name]) for name in ("from_state", "to_state"))
@@ -28,14 +28,14 @@ def _diff(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]
 
 
 def _merge(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.merges import merge_branch
+    from polaris_spark.catalog.merges.merges import merge_branch
 
     operation, chosen = call.session.operation(), options(call, arguments)
     return merge_branch(call.session.catalog, arguments["source"], operation, chosen)
 
 
 def _revert(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.merges import revert
+    from polaris_spark.catalog.merges.merges import revert
 
     first = arguments["commit"]
     last = arguments.get("to", first)
@@ -43,7 +43,7 @@ def _revert(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...
 
 
 def _cherry_pick(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.merges import cherry_pick
+    from polaris_spark.catalog.merges.merges import cherry_pick
 
     operation, chosen = call.session.operation(), options(call, arguments)
     return cherry_pick(call.session.catalog, arguments["commit"], operation, chosen)
@@ -55,7 +55,7 @@ def options(call: Call, arguments: Mapping[str, Any]) -> Options:
     Raises:
         InputError: a strategy is unknown.
     """
-    from polaris_spark.catalog.merges import Options
+    from polaris_spark.catalog.merges.merges import Options
     from polaris_spark.jobs.checks import ChecksOfCall
 
     strategies = {
@@ -68,7 +68,7 @@ def options(call: Call, arguments: Mapping[str, Any]) -> Options:
 
 
 def _strategy(text: str | None, label: str) -> Any:
-    from polaris_spark.catalog.merge_steps import Strategy
+    from polaris_spark.catalog.merges.merge_steps import Strategy
 
     try:
         return Strategy((text or "").lower())

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from polaris_spark.access import securables
 from polaris_spark.access.needs import Asked, Need, Needs, On
 from polaris_spark.access.places import base_of
-from polaris_spark.catalog.branches import has_tag
+from polaris_spark.catalog.branches.branches import has_tag
+from polaris_spark.catalog.branches.states import POINT
 from polaris_spark.catalog.rows import NAMESPACE, TABLE, VIEW
-from polaris_spark.catalog.states import POINT
 from polaris_spark.jobs.identifiers import levels_named
 from polaris_spark.names import AREA
 from polaris_spark.rest.permissions import NOTHING_ASKED, Named, Permissions, check

@@ -10,7 +10,7 @@ from polaris_spark.errors import InputError
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 if TYPE_CHECKING:
-    from polaris_spark.catalog.entities import NamespaceName
+    from polaris_spark.catalog.entities.entities import NamespaceName
     from polaris_spark.maintenance.policies.applicable import Applicable
     from polaris_spark.maintenance.policies.changes import PolicyName, Target
     from polaris_spark.maintenance.policies.rows import StoredPolicy
@@ -47,7 +47,7 @@ def target_of(session: Session, namespace: NamespaceName, table: str) -> Target:
 
 def commit_policy(session: Session, change: Any) -> StoredPolicy:
     """Commit a change of policies, and return the policy."""
-    from polaris_spark.catalog.catalogs import ensure_reference
+    from polaris_spark.catalog.catalogs.catalogs import ensure_reference
     from polaris_spark.maintenance.policies.rows import policies_reference
 
     session.catalog.require_present()
@@ -178,7 +178,7 @@ def _applicable(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any,
 
 
 def _row(call: Call, policy: StoredPolicy) -> tuple[Any, ...]:
-    from polaris_spark.catalog.identifiers import dotted
+    from polaris_spark.catalog.entities.identifiers import dotted
     from polaris_spark.jobs.queue.values import time_of
     from polaris_spark.maintenance.policies.applicable import namespace_of
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from polaris_spark.jobs.procedure import Parameter
 
 if TYPE_CHECKING:
-    from polaris_spark.catalog.entities import TableName
-    from polaris_spark.catalog.metadata_export import ExportItem
+    from polaris_spark.catalog.entities.entities import TableName
+    from polaris_spark.catalog.tables.metadata_export import ExportItem
     from polaris_spark.maintenance.orphans.known_files import Names
     from polaris_spark.maintenance.policies.applicable import AppliedPolicies, Enabled
     from polaris_spark.rest.session import Session
@@ -87,11 +87,11 @@ def choose_orphans(
     """
     import msgspec
 
-    from polaris_spark.catalog.catalog import Catalog
-    from polaris_spark.catalog.contents import content_of, places
+    from polaris_spark.catalog.catalogs.catalog import Catalog
     from polaris_spark.catalog.metadata.rows import Table
-    from polaris_spark.catalog.metadata_export import wanted
     from polaris_spark.catalog.rows import TABLE
+    from polaris_spark.catalog.tables.contents import content_of, places
+    from polaris_spark.catalog.tables.metadata_export import wanted
     from polaris_spark.maintenance.policies.applicable import AppliedPolicies
     from polaris_spark.maintenance.policies.types import DAY_MS, ORPHAN_REMOVAL, OrphanConfig, OrphanContent
 

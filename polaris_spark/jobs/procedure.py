@@ -15,7 +15,7 @@ from polaris_spark.secret_options import REFERENCE
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from polaris_spark.catalog.realm_catalogs import RealmCatalogs
+    from polaris_spark.catalog.catalogs.realm_catalogs import RealmCatalogs
     from polaris_spark.rest.session import Session
     from polaris_spark.system.tasks import HeldTask
 
@@ -147,7 +147,7 @@ class Call:
             InputError: the location is malformed.
             ForbiddenError: the location is outside the allowed locations of the session's catalog.
         """
-        from polaris_spark.catalog.locations import folder, segments
+        from polaris_spark.catalog.files.locations import folder, segments
 
         self.session.catalog.context.require_allowed([segments(folder(location))])
 
@@ -238,8 +238,8 @@ class Procedure:
     rotates: bool = False
     """Whether a principal that must rotate its credentials may call the procedure."""
     switches: bool = False
-    """Whether the first value of the result is the state of the catalog (`catalog.states`) that the caller's Spark
-    session uses from then on."""
+    """Whether the first value of the result is the state of the catalog (`catalog.branches.states`) that the caller's
+    Spark session uses from then on."""
     idle: Callable[[tuple[Any, ...]], bool] | None = None
     """A function that returns whether a row of the result only reports that there was nothing to do."""
     needs: Needs = UNDECLARED

@@ -12,12 +12,12 @@ from polaris_spark.jobs.remove_orphans import COLUMNS, DEFAULT_FILES
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.catalog_changes import ForgetCatalog
-    from polaris_spark.catalog.catalogs import warehouse_of
-    from polaris_spark.catalog.folders import Folders
-    from polaris_spark.catalog.locations import overlap
-    from polaris_spark.catalog.properties import WAREHOUSE
-    from polaris_spark.catalog.references import CATALOGS, dropped_in
+    from polaris_spark.catalog.catalogs.catalog_changes import ForgetCatalog
+    from polaris_spark.catalog.catalogs.catalogs import warehouse_of
+    from polaris_spark.catalog.catalogs.references import CATALOGS, dropped_in
+    from polaris_spark.catalog.entities.properties import WAREHOUSE
+    from polaris_spark.catalog.files.folders import Folders
+    from polaris_spark.catalog.files.locations import overlap
     from polaris_spark.jobs.remove_orphans import means_of, row_of, search_of
     from polaris_spark.maintenance.orphans.search import KEPT, FileOutcome, remove
 
@@ -46,8 +46,8 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 def _warehouses(call: Call) -> list[tuple[str, ...]]:
     """Return the warehouses of all catalogs that exist or can be restored, as path segments."""
-    from polaris_spark.catalog.catalogs import warehouse_of
-    from polaris_spark.catalog.references import CATALOGS, kept_catalogs
+    from polaris_spark.catalog.catalogs.catalogs import warehouse_of
+    from polaris_spark.catalog.catalogs.references import CATALOGS, kept_catalogs
 
     kept = kept_catalogs(call.session.catalog.references.read(CATALOGS))
     return [found for found in map(warehouse_of, kept) if found is not None]

@@ -12,7 +12,7 @@ from polaris_spark.jobs.procedure import Call, Parameter
 from polaris_spark.jobs.remove_orphans import COLUMNS, DEFAULT_FILES
 
 if TYPE_CHECKING:
-    from polaris_spark.catalog.store_heads import StoreHead
+    from polaris_spark.catalog.branches.store_heads import StoreHead
     from polaris_spark.maintenance.orphans.candidates import Search
     from polaris_spark.maintenance.orphans.purges import PendingPurge, Purges, RecordPurges
     from polaris_spark.maintenance.orphans.search import FileOutcome, Means
@@ -23,7 +23,7 @@ _ANY_AGE = 1 << 62
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.permits import Permit
+    from polaris_spark.catalog.files.permits import Permit
     from polaris_spark.jobs.remove_orphans import means_of, row_of
     from polaris_spark.maintenance.orphans.candidates import Search
     from polaris_spark.maintenance.orphans.decisions import Comparison, Mismatch
@@ -71,7 +71,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 
 def _pending(session: Session, heads: Sequence[StoreHead], oldest: int) -> Purges:
-    from polaris_spark.catalog.references import head_name
+    from polaris_spark.catalog.catalogs.references import head_name
     from polaris_spark.maintenance.orphans.purges import pending
 
     catalog = session.catalog
@@ -94,7 +94,7 @@ def _purge(
     *,
     dry_run: bool,
 ) -> Iterator[FileOutcome]:
-    from polaris_spark.catalog.permits import Permit
+    from polaris_spark.catalog.files.permits import Permit
     from polaris_spark.maintenance.orphans.candidates import PurgedTables, find_purgeable
     from polaris_spark.maintenance.orphans.search import (
         DELETED,

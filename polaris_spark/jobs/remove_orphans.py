@@ -49,8 +49,8 @@ def _refused(search: Search) -> Iterator[FileOutcome]:
 
 def _if_empty(session: Session, arguments: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
     """Yield a row with a message if the requested location does not contain any file."""
-    from polaris_spark.catalog.files import absolute
-    from polaris_spark.catalog.folders import Folders
+    from polaris_spark.catalog.files.files import absolute
+    from polaris_spark.catalog.files.folders import Folders
     from polaris_spark.maintenance.orphans.search import EMPTY, FileOutcome
 
     location = arguments.get("location")
@@ -60,7 +60,7 @@ def _if_empty(session: Session, arguments: Mapping[str, Any]) -> Iterator[tuple[
 
 def search_of(call: Call, arguments: Mapping[str, Any]) -> Search:
     """Return what a call of `remove_orphans` with these arguments searches for."""
-    from polaris_spark.catalog.permits import Permit
+    from polaris_spark.catalog.files.permits import Permit
     from polaris_spark.maintenance.orphans.candidates import Search
     from polaris_spark.maintenance.orphans.decisions import (
         DEFAULT_AGE_MS,
@@ -104,11 +104,11 @@ def _keeps_strays(session: Session, folders: Sequence[str]) -> bool:
     They must be kept if the property `gc.enabled` is false for this catalog, or for another catalog of the realm whose
     warehouse overlaps one of the folders, including dropped catalogs that can be restored.
     """
-    from polaris_spark.catalog.catalogs import warehouse_of
-    from polaris_spark.catalog.files import absolute
-    from polaris_spark.catalog.locations import overlap, segments
-    from polaris_spark.catalog.references import CATALOGS, kept_catalogs
-    from polaris_spark.catalog.snapshot_expiry import gc_enabled
+    from polaris_spark.catalog.catalogs.catalogs import warehouse_of
+    from polaris_spark.catalog.catalogs.references import CATALOGS, kept_catalogs
+    from polaris_spark.catalog.files.files import absolute
+    from polaris_spark.catalog.files.locations import overlap, segments
+    from polaris_spark.catalog.tables.snapshot_expiry import gc_enabled
 
     catalog = session.catalog
     rows, binding = kept_catalogs(catalog.references.read(CATALOGS)), catalog.context.binding
@@ -123,8 +123,8 @@ def _keeps_strays(session: Session, folders: Sequence[str]) -> bool:
 
 def _roots(session: Session, arguments: Mapping[str, Any]) -> list[str]:
     """Return the folders in which to search for orphan files."""
-    from polaris_spark.catalog.folders import Folders
-    from polaris_spark.catalog.locations import folder
+    from polaris_spark.catalog.files.folders import Folders
+    from polaris_spark.catalog.files.locations import folder
     from polaris_spark.catalog.rows import LOCATIONS
     from polaris_spark.index.keys import decode_key
 
@@ -143,11 +143,11 @@ def _roots(session: Session, arguments: Mapping[str, Any]) -> list[str]:
 
 
 def _places_of(session: Session, table: str) -> list[str]:
-    from polaris_spark.catalog.contents import content_of, places
-    from polaris_spark.catalog.entities import TableName, table_key
-    from polaris_spark.catalog.materialized_views import is_materialized, storage_name
+    from polaris_spark.catalog.entities.entities import TableName, table_key
+    from polaris_spark.catalog.entities.materialized_views import is_materialized, storage_name
     from polaris_spark.catalog.metadata.rows import Table, View
     from polaris_spark.catalog.rows import NAMES, TABLE, VIEW
+    from polaris_spark.catalog.tables.contents import content_of, places
 
     head, reader = session.catalog.head(), session.catalog.reader
     *namespace, last = levels_named(head, session.catalog.name, "table", table)
@@ -176,8 +176,8 @@ def means_of(call: Call, job: str, *, dry_run: bool) -> Means:
     Unless it is a dry run, first permanently remove from the registry the references that were dropped longer ago than
     the grace period. Branches among them can then no longer be restored, so their files are not needed.
     """
-    from polaris_spark.catalog.catalog_changes import end_dropped
-    from polaris_spark.catalog.overlapping_tables import heads_around
+    from polaris_spark.catalog.catalogs.catalog_changes import end_dropped
+    from polaris_spark.catalog.drops.overlapping_tables import heads_around
     from polaris_spark.maintenance.orphans.search import Means
     from polaris_spark.maintenance.periods import realm_policy
 

@@ -12,7 +12,7 @@ from polaris_spark.names import AREA
 
 
 def _stage(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.staging import stage
+    from polaris_spark.catalog.merges.staging import stage
     from polaris_spark.jobs.branches import begin, clear
 
     clear(call, AREA + arguments["name"])
@@ -23,7 +23,7 @@ def _stage(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]
 
 
 def _commit_staged(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.staging import commit_staged
+    from polaris_spark.catalog.merges.staging import commit_staged
     from polaris_spark.jobs.permission import require_needs
 
     session, chosen = call.session, options(call, arguments)

@@ -9,11 +9,11 @@ from polaris_spark.access.needs import OPEN
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 if TYPE_CHECKING:
-    from polaris_spark.catalog.transactions import Transactions
+    from polaris_spark.catalog.merges.transactions import Transactions
 
 
 def _begin(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.transactions import isolation_of
+    from polaris_spark.catalog.merges.transactions import isolation_of
 
     isolation = isolation_of(arguments.get("isolation", "serializable"))
     begun = _transactions(call).begin(call.session.catalog, isolation)
@@ -47,7 +47,7 @@ def _savepoint(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, 
 
 
 def _transactions(call: Call) -> Transactions:
-    from polaris_spark.catalog.transactions import Transactions
+    from polaris_spark.catalog.merges.transactions import Transactions
 
     return call.session.resource(Transactions)
 

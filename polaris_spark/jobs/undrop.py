@@ -10,11 +10,11 @@ from polaris_spark.jobs.identifiers import levels_named
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 if TYPE_CHECKING:
-    from polaris_spark.catalog.entities import TableName
+    from polaris_spark.catalog.entities.entities import TableName
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.undrop import undrop
+    from polaris_spark.catalog.drops.undrop import undrop
 
     to = arguments.get("to")
     restored = undrop(
@@ -28,7 +28,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 
 def _name(call: Call, text: str) -> TableName:
-    from polaris_spark.catalog.entities import TableName
+    from polaris_spark.catalog.entities.entities import TableName
 
     catalog = call.session.catalog
     *namespace, name = levels_named(catalog.head(), catalog.name, "table", text)

@@ -11,7 +11,7 @@ from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.states import catalog_at, name_of_state
+    from polaris_spark.catalog.branches.states import catalog_at, name_of_state
 
     catalog = call.session.catalog
     if "state" in arguments:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from polaris_spark.catalog.catalogs import list_catalogs
+from polaris_spark.catalog.catalogs.catalogs import list_catalogs
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import (

@@ -13,8 +13,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.catalogs import ensure_reference
+from polaris_spark.catalog.catalogs.catalog import Catalog
+from polaris_spark.catalog.catalogs.catalogs import ensure_reference
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.rows import LogEntry

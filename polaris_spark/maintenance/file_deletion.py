@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from polaris_spark.catalog.engine import Engine, MapFunction, Reach
-from polaris_spark.catalog.files import local_path
-from polaris_spark.catalog.folders import CHANGED, Folders
-from polaris_spark.catalog.permits import Grant, Permit
+from polaris_spark.catalog.files.files import local_path
+from polaris_spark.catalog.files.folders import CHANGED, Folders
+from polaris_spark.catalog.files.permits import Grant, Permit
 from polaris_spark.errors import PolarisError
 
 FILES_OF_AN_ITEM = 50

@@ -1,4 +1,4 @@
-"""Archiving of the log of commits that a trim is about to remove from a history (see `catalog.archived_log`).
+"""Archiving of the log of commits that a trim is about to remove from a history (see `catalog.branches.archived_log`).
 
 The log is archived before the history floor is raised. If the process dies in between, the commits are both stored and
 archived: readers take stored commits from the history, and the next trim does not archive them again. So no log entry
@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, groupby, islice, takewhile
 
-from polaris_spark.catalog.archived_log import (
+from polaris_spark.catalog.branches.archived_log import (
     ARCHIVE,
     LOG,
     ArchivedCommit,
@@ -26,7 +26,7 @@ from polaris_spark.catalog.archived_log import (
     parts_in,
     stored_log,
 )
-from polaris_spark.catalog.catalogs import ensure_reference
+from polaris_spark.catalog.catalogs.catalogs import ensure_reference
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.rows import INLINE_PARENTS, Commit, Head, LogEntry
 from polaris_spark.commits.state import CommitReader, State

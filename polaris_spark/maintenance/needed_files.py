@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from polaris_spark.catalog.files import Files
-from polaris_spark.catalog.folders import repeated
-from polaris_spark.catalog.locations import owned_names
-from polaris_spark.catalog.manifest_entries import (
+from polaris_spark.catalog.files.files import Files
+from polaris_spark.catalog.files.folders import repeated
+from polaris_spark.catalog.files.locations import owned_names
+from polaris_spark.catalog.files.ownership import unconfirmed_of
+from polaris_spark.catalog.manifests.manifest_entries import (
     FILE_PATH,
     ListedManifest,
     listed_manifests,
@@ -22,10 +23,9 @@ from polaris_spark.catalog.manifest_entries import (
 )
 from polaris_spark.catalog.metadata.renderer import render
 from polaris_spark.catalog.metadata.rows import ObjectReader, Table, View
-from polaris_spark.catalog.metadata_files import read_text
-from polaris_spark.catalog.ownership import unconfirmed_of
 from polaris_spark.catalog.rows import Unloaded
-from polaris_spark.catalog.snapshot_expiry import gc_enabled
+from polaris_spark.catalog.tables.metadata_files import read_text
+from polaris_spark.catalog.tables.snapshot_expiry import gc_enabled
 from polaris_spark.errors import BadRequestError, CorruptionError, MissingFileError, PolarisError
 
 EVERYWHERE = "/"
@@ -65,7 +65,8 @@ class Needs(NamedTuple):
     manifests: tuple[str, ...] = ()
     """Manifests that snapshots of format version 1 name directly, without a manifest list."""
     collected: bool = True
-    """True if `gc.enabled` allows jobs to delete files of the table (see `catalog.snapshot_expiry.gc_enabled`)."""
+    """True if `gc.enabled` allows jobs to delete files of the table (see
+    `catalog.tables.snapshot_expiry.gc_enabled`)."""
     partitions: tuple[str, ...] = ()
     """`<name>=` for each partition field whose name begins with `_` or `.`. Files in these partition folders are not
     treated as hidden files."""
@@ -74,8 +75,8 @@ class Needs(NamedTuple):
     missing: bool = False
     """Whether the problem is that the metadata file does not exist."""
     unconfirmed: tuple[str, ...] = ()
-    """Locations that the table names but does not own (`catalog.ownership`). No job deletes files in these locations on
-    behalf of this table."""
+    """Locations that the table names but does not own (`catalog.files.ownership`). No job deletes files in these
+    locations on behalf of this table."""
 
 
 class _Snapshot(msgspec.Struct, rename="kebab"):

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.properties import GRACE, HISTORY_RETENTION, LOG_RETENTION
-from polaris_spark.catalog.references import CATALOGS, catalog_prefix, kept_catalogs
+from polaris_spark.catalog.catalogs.catalog import Catalog
+from polaris_spark.catalog.catalogs.references import CATALOGS, catalog_prefix, kept_catalogs
+from polaris_spark.catalog.entities.properties import GRACE, HISTORY_RETENTION, LOG_RETENTION
 
 
 class Policy(NamedTuple):

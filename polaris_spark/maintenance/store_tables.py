@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 import msgspec
 
-from polaris_spark.catalog.drops import Damage, Drop, drops_of, places_of
+from polaris_spark.catalog.branches.store_heads import StoreHead
+from polaris_spark.catalog.drops.drops import Damage, Drop, drops_of, places_of
 from polaris_spark.catalog.rows import NAMES, TABLE, VIEW
-from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.commits.log import ancestor
 from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import StoredObjects
@@ -67,7 +67,7 @@ def tables_of_store(
 
 
 class StoreDrops:
-    """The tables and views that were dropped in the histories of a store's branches (`catalog.drops`).
+    """The tables and views that were dropped in the histories of a store's branches (`catalog.drops.drops`).
 
     Each history is read once, when it is first needed.
     """

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from polaris_spark import objects
 from polaris_spark.backends.base import ObjectKey, Split
 from polaris_spark.catalog.engine import Engine, LocalEngine, Reach, Row, Rows
-from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.files.files import Files
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import CorruptionError, PolarisError, TryAgainError
 from polaris_spark.maintenance.periods import Policy

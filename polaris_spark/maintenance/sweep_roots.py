@@ -27,8 +27,9 @@ b. An attempt reads its target's row first. After that, it reads everything else
    branch, or the commits to merge. It takes effect by a compare-and-swap of exactly that version of the target's row.
 c. An attempt points only to new rows, and to objects that it read according to (b). If the fence has changed since the
    change was prepared, the change is prepared again and its rows are written again (`Applier`). A transaction writes
-   its objects under new ids if the fence has changed since it began (`catalog.transactions`). Rows that were written
-   before the attempt, as by an import, are refused if their ids are not above the target's fence (`PlaceImported`).
+   its objects under new ids if the fence has changed since it began (`catalog.merges.transactions`). Rows that were
+   written before the attempt, as by an import, are refused if their ids are not above the target's fence
+   (`PlaceImported`).
 d. A new reference is created by a commit to the registry. It begins at a commit that was in the history of a live
    reference when that history was read, after the registry was read; or at a new commit that follows such a commit, and
    is written with the registration. The first fence of its row is its generation, an id that was made after the
@@ -77,7 +78,7 @@ from array import array
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from polaris_spark.catalog.catalog_changes import end_dropped
+from polaris_spark.catalog.catalogs.catalog_changes import end_dropped
 from polaris_spark.catalog.engine import Progress
 from polaris_spark.clock import EPOCH_MS
 from polaris_spark.commits.change import Operation

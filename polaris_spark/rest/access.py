@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from polaris_spark.access.needs import Asked, Needs, On
 from polaris_spark.access.rules import Rules, Subject
-from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.listing import Keep
+from polaris_spark.catalog.catalogs.catalog import Catalog
+from polaris_spark.catalog.entities.listing import Keep
 from polaris_spark.commit_notes import Notes
 from polaris_spark.errors import ForbiddenError, NotAuthorizedError
 from polaris_spark.names import is_transaction

@@ -6,8 +6,8 @@ from polaris_spark.access import securables
 from polaris_spark.access.control import AccessControl
 from polaris_spark.access.grant_changes import SetOwner
 from polaris_spark.access.rules import Rules, Subject
-from polaris_spark.catalog.entities import Context
-from polaris_spark.catalog.realm_catalogs import RealmCatalogs
+from polaris_spark.catalog.catalogs.realm_catalogs import RealmCatalogs
+from polaris_spark.catalog.entities.entities import Context
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.clock import Clock
 from polaris_spark.commits.change import Operation
@@ -40,8 +40,8 @@ def realm_catalogs(
 
 
 class CatalogRules:
-    """Checks of what a principal may do with catalogs, for `catalog.realm_catalogs.RealmCatalogs`. Each call uses the
-    current rules."""
+    """Checks of what a principal may do with catalogs, for `catalog.catalogs.realm_catalogs.RealmCatalogs`. Each call
+    uses the current rules."""
 
     def __init__(
         self,

@@ -7,9 +7,9 @@ from urllib.parse import quote
 import msgspec
 
 from polaris_spark.access.needs import Need, On
-from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.locations import segments
-from polaris_spark.catalog.states import catalog_at
+from polaris_spark.catalog.branches.states import catalog_at
+from polaris_spark.catalog.catalogs.catalog import Catalog
+from polaris_spark.catalog.files.locations import segments
 from polaris_spark.errors import BadRequestError, NotFoundError
 from polaris_spark.rest import (
     credential_routes,

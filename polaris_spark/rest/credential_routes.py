@@ -17,15 +17,15 @@ import msgspec
 
 from polaris_spark.access.control import AccessControl
 from polaris_spark.access.needs import Need, On, When
-from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.contents import require_available
-from polaris_spark.catalog.entities import TableName, namespace_in, require
-from polaris_spark.catalog.locations import Holdings, overlapping, owner_of, segments
+from polaris_spark.catalog.branches.states import STATE, name_of_state
+from polaris_spark.catalog.catalogs.catalog import Catalog
+from polaris_spark.catalog.catalogs.references import head_name
+from polaris_spark.catalog.entities.entities import TableName, namespace_in, require
+from polaris_spark.catalog.entities.properties import SHARED_LOCATIONS
+from polaris_spark.catalog.files.locations import Holdings, overlapping, owner_of, segments
 from polaris_spark.catalog.metadata.rows import Table
-from polaris_spark.catalog.properties import SHARED_LOCATIONS
-from polaris_spark.catalog.references import head_name
 from polaris_spark.catalog.rows import TABLE
-from polaris_spark.catalog.states import STATE, name_of_state
+from polaris_spark.catalog.tables.contents import require_available
 from polaris_spark.commits.state import State, reading_state
 from polaris_spark.errors import (
     ForbiddenError,

@@ -9,10 +9,10 @@ from typing import Any, Final, Protocol
 
 from polaris_spark.access.control import AccessControl
 from polaris_spark.access.needs import Asked
-from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.entities import TableName, namespace_in, table_key
+from polaris_spark.catalog.branches.states import STATE, catalog_at, name_of_state
+from polaris_spark.catalog.catalogs.catalog import Catalog
+from polaris_spark.catalog.entities.entities import TableName, namespace_in, table_key
 from polaris_spark.catalog.rows import NAMES, TABLE, VIEW
-from polaris_spark.catalog.states import STATE, catalog_at, name_of_state
 from polaris_spark.errors import BadRequestError, NotFoundError
 from polaris_spark.rest.access import Caller, authorize, require_role, subject_of
 from polaris_spark.rest.config import ROUTES
@@ -23,7 +23,7 @@ from polaris_spark.rest.router import EXTENSION, Match, Router
 from polaris_spark.system.realms import ServingRealm
 
 STATE_HEADER = "polaris-state"
-"""Header of a request that says which state of the catalog it means (`catalog.states`), in lower case."""
+"""Header of a request that says which state of the catalog it means (`catalog.branches.states`), in lower case."""
 
 
 class Derivable(Protocol):
@@ -136,7 +136,7 @@ def _resolved(
 
 
 def _at_named_state(catalog: Catalog, namespace: tuple[str, ...], name: str) -> tuple[Catalog, str]:
-    """Resolve the name `t@dev` of a table or view, which means `t` in the state `dev` (`catalog.states`). If a
+    """Resolve the name `t@dev` of a table or view, which means `t` in the state `dev` (`catalog.branches.states`). If a
     table or view has the whole name `t@dev`, or the text after `@` means no state, the name stays as it is.
 
     Returns:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from polaris_spark.access.needs import Need, On
-from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.entities import find, table_key
-from polaris_spark.catalog.metrics import KeptReport, parse_report
+from polaris_spark.catalog.catalogs.catalog import Catalog
+from polaris_spark.catalog.catalogs.metrics import KeptReport, parse_report
+from polaris_spark.catalog.entities.entities import find, table_key
 from polaris_spark.errors import BadRequestError, UnsupportedOperationError
 from polaris_spark.rest.request import NO_CONTENT, Request, Response
 from polaris_spark.rest.router import Route

@@ -6,8 +6,8 @@ import re
 
 from polaris_spark.access.needs import Need, On
 from polaris_spark.access.privileges import SEES_NAMESPACE
-from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.entities import (
+from polaris_spark.catalog.catalogs.catalog import Catalog
+from polaris_spark.catalog.entities.entities import (
     NamespaceName,
     find,
     namespace_in,
@@ -15,8 +15,8 @@ from polaris_spark.catalog.entities import (
     parent_in,
     require_namespace,
 )
-from polaris_spark.catalog.listing import list_names
-from polaris_spark.catalog.namespace_changes import (
+from polaris_spark.catalog.entities.listing import list_names
+from polaris_spark.catalog.entities.namespace_changes import (
     CreateNamespace,
     DropNamespace,
     UpdateNamespace,

@@ -9,20 +9,20 @@ from typing import Any, NamedTuple
 
 from polaris_spark.access.control import AccessControl
 from polaris_spark.backends import open_backend
-from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.catalogs import initialize, require_branch
-from polaris_spark.catalog.entities import Context, hash_of
-from polaris_spark.catalog.files import Files, absolute
-from polaris_spark.catalog.manifest_files import process_manifest_files
-from polaris_spark.catalog.other_catalogs import OtherCatalogs
-from polaris_spark.catalog.permits import is_around
-from polaris_spark.catalog.properties import SHARED_LOCATIONS, WAREHOUSE, Binding, given_by
-from polaris_spark.catalog.property_changes import complete_copy
-from polaris_spark.catalog.protection import complete_protection
-from polaris_spark.catalog.references import head_name
+from polaris_spark.catalog.branches.protection import complete_protection
+from polaris_spark.catalog.branches.states import catalog_as_of
+from polaris_spark.catalog.catalogs.catalog import Catalog
+from polaris_spark.catalog.catalogs.catalogs import initialize, require_branch
+from polaris_spark.catalog.catalogs.other_catalogs import OtherCatalogs
+from polaris_spark.catalog.catalogs.property_changes import complete_copy
+from polaris_spark.catalog.catalogs.references import head_name
+from polaris_spark.catalog.entities.entities import Context, hash_of
+from polaris_spark.catalog.entities.properties import SHARED_LOCATIONS, WAREHOUSE, Binding, given_by
+from polaris_spark.catalog.files.files import Files, absolute
+from polaris_spark.catalog.files.permits import is_around
+from polaris_spark.catalog.manifests.manifest_files import process_manifest_files
 from polaris_spark.catalog.rows import PROPERTIES, ROW, CatalogRow
-from polaris_spark.catalog.snapshot_expiry import EXPIRED
-from polaris_spark.catalog.states import catalog_as_of
+from polaris_spark.catalog.tables.snapshot_expiry import EXPIRED
 from polaris_spark.clock import Clock, SystemClock
 from polaris_spark.commit_notes import checked
 from polaris_spark.commits.change import Operation

@@ -16,11 +16,11 @@ from polaris_spark.access.places import Place, base_of, owners_of, place_of, pla
 from polaris_spark.access.privileges import SEES_NAMESPACE, SEES_TABLE, SEES_VIEW
 from polaris_spark.access.rules import Rules, Subject
 from polaris_spark.access.scopes import paths_to
-from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.entities import NamespaceName, TableName, namespace_in, parent_in
+from polaris_spark.catalog.catalogs.catalog import Catalog
+from polaris_spark.catalog.entities.entities import NamespaceName, TableName, namespace_in, parent_in
+from polaris_spark.catalog.materialized.view_chains import definer_of, refused, views_in
+from polaris_spark.catalog.merges.transactions import Needed, Transaction, note_needs
 from polaris_spark.catalog.rows import IDS, NAMESPACE, TABLE, VIEW, CatalogRow, id_bytes
-from polaris_spark.catalog.transactions import Needed, Transaction, note_needs
-from polaris_spark.catalog.view_chains import definer_of, refused, views_in
 from polaris_spark.commits.state import CommitReader, reading_state
 from polaris_spark.errors import (
     BadRequestError,
@@ -280,7 +280,7 @@ def check(
 
 def require_through(permissions: Permissions, privilege: str, named: Named, text: str) -> None:
     """Refuse to load a table or view, unless the principal has the privilege on it, or reads it through views
-    (`catalog.view_chains`).
+    (`catalog.materialized.view_chains`).
 
     Args:
         privilege: the privilege that is needed without views.

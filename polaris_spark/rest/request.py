@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Hashable, Mapping
 from typing import NamedTuple
 
-from polaris_spark.catalog.listing import Keep
+from polaris_spark.catalog.entities.listing import Keep
 from polaris_spark.commit_notes import Notes, merged
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import CommitReader

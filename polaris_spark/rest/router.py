@@ -8,7 +8,7 @@ from typing import NamedTuple
 from urllib.parse import unquote, unquote_plus
 
 from polaris_spark.access.needs import UNDECLARED, Needs
-from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.errors import BadRequestError, NotFoundError, UnsupportedOperationError
 from polaris_spark.rest.access import Role
 from polaris_spark.rest.request import Request, Response

@@ -11,13 +11,13 @@ from typing import Protocol, TypeVar, cast
 
 from polaris_spark.access.control import AccessControl
 from polaris_spark.access.needs import Need, On
-from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.catalogs import current_row
-from polaris_spark.catalog.change_log import POLL_SECONDS
-from polaris_spark.catalog.property_changes import set_properties
-from polaris_spark.catalog.realm_catalogs import RealmCatalogs
-from polaris_spark.catalog.states import STATE, catalog_at
-from polaris_spark.catalog.transactions import Transaction, Transactions, isolation_of
+from polaris_spark.catalog.branches.change_log import POLL_SECONDS
+from polaris_spark.catalog.branches.states import STATE, catalog_at
+from polaris_spark.catalog.catalogs.catalog import Catalog
+from polaris_spark.catalog.catalogs.catalogs import current_row
+from polaris_spark.catalog.catalogs.property_changes import set_properties
+from polaris_spark.catalog.catalogs.realm_catalogs import RealmCatalogs
+from polaris_spark.catalog.merges.transactions import Transaction, Transactions, isolation_of
 from polaris_spark.commit_notes import Notes, checked
 from polaris_spark.commits.change import Operation
 from polaris_spark.config import Properties
@@ -223,7 +223,7 @@ class Session:
         nothing changes. If the outcome of the commit is unknown, it is repeated once; the changes take effect once.
 
         Args:
-            isolation: `serializable` or `snapshot` (`catalog.transactions`).
+            isolation: `serializable` or `snapshot` (`catalog.merges.transactions`).
         Raises:
             InputError: the isolation is none of these.
             MergeConflictError: at the end of the block, other sessions have changed something that the transaction

@@ -24,8 +24,7 @@ import hashlib
 import string
 
 from polaris_spark.access.needs import Need, On
-from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.contents import StoredContent
+from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.metadata.snapshot_sets import (
     all_named,
@@ -34,6 +33,7 @@ from polaris_spark.catalog.metadata.snapshot_sets import (
     fingerprint,
 )
 from polaris_spark.catalog.rows import IDS, id_bytes
+from polaris_spark.catalog.tables.contents import StoredContent
 from polaris_spark.commits.state import State
 from polaris_spark.errors import BadRequestError, CorruptionError, NoSuchTableError, NotFoundError
 from polaris_spark.rest.request import Request, Response, json_response

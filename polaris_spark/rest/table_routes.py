@@ -12,8 +12,25 @@ import msgspec
 
 from polaris_spark.access.needs import REFERENCED_BY, Asked, Need, Needs, On, When
 from polaris_spark.access.privileges import SEES_TABLE
-from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.contents import (
+from polaris_spark.catalog.catalogs.catalog import Catalog
+from polaris_spark.catalog.catalogs.property_changes import bind_branch
+from polaris_spark.catalog.drops.purge import purge
+from polaris_spark.catalog.entities.entities import (
+    TableName,
+    find,
+    namespace_in,
+    require,
+    require_namespace,
+    table_key,
+)
+from polaris_spark.catalog.entities.listing import list_names
+from polaris_spark.catalog.entities.materialized_views import storage_name
+from polaris_spark.catalog.files.locations import Holdings
+from polaris_spark.catalog.metadata.metadata_paths import metadata_directory
+from polaris_spark.catalog.metadata.renderer import render
+from polaris_spark.catalog.metadata.rows import ObjectReader, Table, View
+from polaris_spark.catalog.rows import NAMES, TABLE, Unloaded
+from polaris_spark.catalog.tables.contents import (
     C,
     DropContent,
     Rename,
@@ -22,25 +39,8 @@ from polaris_spark.catalog.contents import (
     metadata_file,
     occupy,
 )
-from polaris_spark.catalog.entities import (
-    TableName,
-    find,
-    namespace_in,
-    require,
-    require_namespace,
-    table_key,
-)
-from polaris_spark.catalog.listing import list_names
-from polaris_spark.catalog.locations import Holdings
-from polaris_spark.catalog.materialized_views import storage_name
-from polaris_spark.catalog.metadata.metadata_paths import metadata_directory
-from polaris_spark.catalog.metadata.renderer import render
-from polaris_spark.catalog.metadata.rows import ObjectReader, Table, View
-from polaris_spark.catalog.property_changes import bind_branch
-from polaris_spark.catalog.purge import purge
-from polaris_spark.catalog.registration import RegisterTable
-from polaris_spark.catalog.rows import NAMES, TABLE, Unloaded
-from polaris_spark.catalog.table_changes import CommitTable, CreateTable, TableCommit
+from polaris_spark.catalog.tables.registration import RegisterTable
+from polaris_spark.catalog.tables.table_changes import CommitTable, CreateTable, TableCommit
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.state import State
 from polaris_spark.errors import (

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from polaris_spark.access.needs import Need, On
-from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.states import STATE, catalog_at
-from polaris_spark.catalog.table_changes import CommitTables, TableCommit
-from polaris_spark.catalog.transactions import at_once
+from polaris_spark.catalog.branches.states import STATE, catalog_at
+from polaris_spark.catalog.catalogs.catalog import Catalog
+from polaris_spark.catalog.merges.transactions import at_once
+from polaris_spark.catalog.tables.table_changes import CommitTables, TableCommit
 from polaris_spark.commits.change import Operation, new_operation_id
 from polaris_spark.errors import BadRequestError, NotFoundError, PolarisError
 from polaris_spark.rest import messages, namespace_routes, table_routes, view_routes

@@ -8,7 +8,7 @@ it without purge, which writes its metadata file.
 from __future__ import annotations
 
 from polaris_spark.access.needs import OPEN
-from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.errors import UnsupportedOperationError
 from polaris_spark.rest.messages import OAuthError, encode
 from polaris_spark.rest.request import Request, Response, json_response

@@ -6,14 +6,14 @@ import msgspec
 
 from polaris_spark.access.needs import REFERENCED_BY, Need, On
 from polaris_spark.access.privileges import SEES_VIEW
-from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.contents import DropContent, StoredContent
-from polaris_spark.catalog.entities import TableName, find, namespace_in, require, table_key
+from polaris_spark.catalog.catalogs.catalog import Catalog
+from polaris_spark.catalog.entities.entities import TableName, find, namespace_in, require, table_key
 from polaris_spark.catalog.metadata.renderer import render_view
 from polaris_spark.catalog.metadata.rows import View
-from polaris_spark.catalog.registration import RegisterView
 from polaris_spark.catalog.rows import VIEW
-from polaris_spark.catalog.view_changes import CommitView, CreateView
+from polaris_spark.catalog.tables.contents import DropContent, StoredContent
+from polaris_spark.catalog.tables.registration import RegisterView
+from polaris_spark.catalog.tables.view_changes import CommitView, CreateView
 from polaris_spark.errors import BadRequestError, NoSuchViewError
 from polaris_spark.rest import messages
 from polaris_spark.rest.namespace_routes import PAGES

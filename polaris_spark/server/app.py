@@ -26,7 +26,7 @@ from starlette.types import Receive, Scope, Send
 from polaris_spark.access.jwts import ExpiredTokenError
 from polaris_spark.access.token_keys import ServerKey
 from polaris_spark.access.tokens import LIFETIME_SECONDS, TokenIssuer
-from polaris_spark.catalog.memory import Claim, MemoryBound
+from polaris_spark.catalog.files.memory import Claim, MemoryBound
 from polaris_spark.errors import (
     NotAuthorizedError,
     PolarisError,

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Sequence, Set
 from typing import Final, NamedTuple
 
-from polaris_spark.catalog.catalogs import changes_of_catalogs, list_catalogs
-from polaris_spark.catalog.properties import WAREHOUSE
+from polaris_spark.catalog.catalogs.catalogs import changes_of_catalogs, list_catalogs
+from polaris_spark.catalog.entities.properties import WAREHOUSE
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.errors import BadRequestError, TryAgainError
 from polaris_spark.names import MAIN

@@ -17,7 +17,7 @@ from polaris_spark.access.credentials import matching
 from polaris_spark.access.reading import access_head, find_client, find_principal, roles_of
 from polaris_spark.access.rows import HashedSecret, Principal
 from polaris_spark.access.tokens import ALL, TokenIssuer, roles_in, scope_of
-from polaris_spark.catalog.memory import Claim
+from polaris_spark.catalog.files.memory import Claim
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import (
     BadRequestError,

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 
 from starlette.requests import ClientDisconnect, Request
 
-from polaris_spark.catalog.memory import Claim, parsed_bytes
+from polaris_spark.catalog.files.memory import Claim, parsed_bytes
 from polaris_spark.commit_notes import HEADER
 from polaris_spark.errors import (
     BadRequestError,

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import uvicorn
 from starlette.types import ASGIApp
 
-from polaris_spark.catalog.memory import MemoryBound
+from polaris_spark.catalog.files.memory import MemoryBound
 from polaris_spark.errors import InputError
 from polaris_spark.rest.access import is_loopback
 from polaris_spark.server.app import MAX_BODY, Issuing, create_app
@@ -74,7 +74,7 @@ class Endpoint(NamedTuple):
     max_body: int = MAX_BODY
     """Maximum size of a request body, in bytes."""
     max_memory: int = MAX_MEMORY
-    """Memory limit for all requests together, in bytes; see `catalog.memory`."""
+    """Memory limit for all requests together, in bytes; see `catalog.files.memory`."""
     connections: ConnectionBounds = ConnectionBounds()
     failures_per_address: int = FAILURES_PER_ADDRESS
     """Maximum number of failed logins from one address per minute; 0 for no limit."""

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from polaris_spark.catalog.change_log import POLL_SECONDS
+from polaris_spark.catalog.branches.change_log import POLL_SECONDS
 from polaris_spark.errors import TryAgainError
 from polaris_spark.rest.request import PendingResponse
 

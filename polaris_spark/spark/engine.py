@@ -27,7 +27,7 @@ from polaris_spark.catalog.engine import (
     ScanFunction,
     run_here,
 )
-from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.files.files import Files
 from polaris_spark.config import Properties
 from polaris_spark.errors import StateError
 from polaris_spark.spark.options import StoreLocation, location_of

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from polaris_spark.catalog.archived_log import ArchivedLog, first_after
-from polaris_spark.catalog.references import head_name
+from polaris_spark.catalog.branches.archived_log import ArchivedLog, first_after
+from polaris_spark.catalog.catalogs.references import head_name
 from polaris_spark.clock import SystemClock
 from polaris_spark.commits.as_of import AsOf
 from polaris_spark.commits.log import ancestor, oldest_first

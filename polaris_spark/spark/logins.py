@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from polaris_spark.access.needs import Needs
 from polaris_spark.access.scopes import Scope, scope_of
-from polaris_spark.catalog.references import ACCESS
+from polaris_spark.catalog.catalogs.references import ACCESS
 from polaris_spark.clock import SystemClock
 from polaris_spark.config import Secret
 from polaris_spark.errors import NotAuthorizedError, RealmStateError, ReferenceGoneError

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from polaris_spark.access.scopes import Scope, Sight
 from polaris_spark.backends.base import Backend
-from polaris_spark.catalog.archived_log import Archive
-from polaris_spark.catalog.references import CATALOGS, catalogs_in, head_name, tag_name
+from polaris_spark.catalog.branches.archived_log import Archive
+from polaris_spark.catalog.catalogs.references import CATALOGS, catalogs_in, head_name, tag_name
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.clock import SystemClock
 from polaris_spark.commits.as_of import AsOf
@@ -168,7 +168,7 @@ class RealmReader:
             NotFoundError: the catalog does not have this branch.
         """
         if is_transaction(branch):
-            from polaris_spark.catalog.transactions import readable_head
+            from polaris_spark.catalog.merges.transactions import readable_head
 
             head = readable_head(catalog, branch)
             if head is not None:

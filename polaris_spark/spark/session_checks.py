@@ -14,7 +14,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from polaris_spark.backends import require_backend
-from polaris_spark.catalog.properties import given_by
+from polaris_spark.catalog.entities.properties import given_by
 from polaris_spark.config import Properties, StoreURI
 from polaris_spark.errors import NoStoreError, StateError, StoreURIError
 from polaris_spark.secret_options import REFERENCE

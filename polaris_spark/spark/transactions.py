@@ -50,7 +50,7 @@ def transaction(
     Args:
         spark: the Spark session. Other sessions are not affected.
         catalog: name of the catalog in the session.
-        isolation: `serializable` or `snapshot` (`catalog.transactions`).
+        isolation: `serializable` or `snapshot` (`catalog.merges.transactions`).
     Raises:
         pyspark.errors.PySparkException: other sessions have changed something that the transaction changed or read.
     """

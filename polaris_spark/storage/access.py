@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from polaris_spark.catalog.properties import STORAGE_ROLE
+from polaris_spark.catalog.entities.properties import STORAGE_ROLE
 from polaris_spark.errors import ForbiddenError, UnsupportedOperationError
 from polaris_spark.storage.prefixes import Prefix
 from polaris_spark.storage.settings import Storage, Storages

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
-from polaris_spark.catalog.locations import is_below_any, owned_names, segments
+from polaris_spark.catalog.files.locations import is_below_any, owned_names, segments
 from polaris_spark.errors import UnsupportedOperationError
 
 _SCHEMES: Final = ("s3", "s3a", "s3n")
@@ -82,8 +82,8 @@ def prefixes_of(
     other ones are left out.
 
     Args:
-        unconfirmed: locations that the table uses without owning them (`catalog.ownership`). They are left out, because
-            whoever wrote the metadata file may have named the location of another table.
+        unconfirmed: locations that the table uses without owning them (`catalog.files.ownership`). They are left out,
+            because whoever wrote the metadata file may have named the location of another table.
     Raises:
         UnsupportedOperationError: no credentials can be handed out for one of them, or the table owns none.
         BadRequestError: a location is not absolute.

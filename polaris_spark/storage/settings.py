@@ -11,7 +11,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from polaris_spark.catalog.locations import is_below_any, segments
+from polaris_spark.catalog.files.locations import is_below_any, segments
 from polaris_spark.config import Secret
 from polaris_spark.errors import BadRequestError, InputError
 from polaris_spark.property_values import duration_ms, role_arn

@@ -92,7 +92,7 @@ class Registration(msgspec.Struct, frozen=True, array_like=True):
     """The fields `owner`, `comment` and `origin` are the `Description` of the reference; empty if an earlier release
     created it."""
     protected: bool = False
-    """Whether the branch is protected. Its commits have a copy of this flag (`catalog.protection`)."""
+    """Whether the branch is protected. Its commits have a copy of this flag (`catalog.branches.protection`)."""
     protection: int = 0
     """A new id for each change of `protected`; 0 if it was never changed."""
     keep_ms: int = 0

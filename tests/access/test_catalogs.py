@@ -10,7 +10,7 @@ import pytest
 
 from polaris_spark.access import securables
 from polaris_spark.access.control import changed
-from polaris_spark.catalog import realm_catalogs
+from polaris_spark.catalog.catalogs import realm_catalogs
 from polaris_spark.errors import AlreadyExistsError, ForbiddenError, NotFoundError
 from tests.access.world import SCHEMA, User, World
 

@@ -11,12 +11,12 @@ from polaris_spark.access.changes import RoleName
 from polaris_spark.access.grant_changes import Grant
 from polaris_spark.access.principal_changes import AlterPrincipal
 from polaris_spark.access.securables import REALM
-from polaris_spark.catalog.entities import TableName
-from polaris_spark.catalog.outside_sources import ICEBERG_LOCATION
-from polaris_spark.catalog.query_pinning import pin
+from polaris_spark.catalog.entities.entities import TableName
+from polaris_spark.catalog.materialized.outside_sources import ICEBERG_LOCATION
+from polaris_spark.catalog.materialized.query_pinning import pin
+from polaris_spark.catalog.materialized.stored_views import materialized
+from polaris_spark.catalog.materialized.view_sources import PinnedQuery, query_of
 from polaris_spark.catalog.rows import TABLE, VIEW
-from polaris_spark.catalog.stored_views import materialized
-from polaris_spark.catalog.view_sources import PinnedQuery, query_of
 from polaris_spark.errors import ForbiddenError
 from polaris_spark.jobs.materialized_views.rights import require_owner_reads
 from tests.access.world import SCHEMA, VIEW_VERSION, World

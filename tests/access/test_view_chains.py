@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from polaris_spark.access.principal_changes import AlterPrincipal
-from polaris_spark.catalog.entities import TableName
+from polaris_spark.catalog.entities.entities import TableName
 from polaris_spark.catalog.rows import TABLE, VIEW
-from polaris_spark.catalog.view_changes import CreateView
+from polaris_spark.catalog.tables.view_changes import CreateView
 from polaris_spark.jobs.registry import call
 from tests.access.world import SCHEMA, VIEW_VERSION, User, World
 

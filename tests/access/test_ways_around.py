@@ -16,7 +16,7 @@ from polaris_spark.access.changes import Assign, DropRole, RoleName
 from polaris_spark.access.control import AccessControl
 from polaris_spark.access.grant_changes import Grant
 from polaris_spark.access.principal_changes import AlterPrincipal
-from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.commits.change import new_operation_id
 from polaris_spark.errors import ForbiddenError, InputError, NotAuthorizedError, NotFoundError
@@ -462,10 +462,10 @@ def test_a_request_never_changes_another_table_that_got_the_name(world: World, a
     """The table is replaced between the check and the commit."""
     world.grant(["TABLE_FULL_METADATA"], world.entity("db", "t", kind=TABLE))
     catalog = world.root.session.catalog
-    from polaris_spark.catalog.contents import DropContent
-    from polaris_spark.catalog.entities import TableName, table_key
+    from polaris_spark.catalog.entities.entities import TableName, table_key
     from polaris_spark.catalog.metadata.rows import Table
     from polaris_spark.catalog.rows import NAMES, id_from
+    from polaris_spark.catalog.tables.contents import DropContent
     from polaris_spark.errors import CommitFailedError
 
     name = TableName(("db",), "t")

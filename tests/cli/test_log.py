@@ -18,8 +18,8 @@ import pytest
 from rich.console import Console
 
 import polaris_spark
-from polaris_spark.catalog.archived_log import NO_ARCHIVE, ArchivedLog
-from polaris_spark.catalog.change_log import BranchLog, LogPosition, new_changes
+from polaris_spark.catalog.branches.archived_log import NO_ARCHIVE, ArchivedLog
+from polaris_spark.catalog.branches.change_log import BranchLog, LogPosition, new_changes
 from polaris_spark.cli.log import draw, read_commits, told
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.errors import HistoryTrimmedError, StateError

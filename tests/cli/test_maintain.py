@@ -19,8 +19,8 @@ from polaris_spark.config import StoreURI
 from polaris_spark.errors import InputError
 from polaris_spark.jobs.procedure import Column, Parameter, Procedure
 from polaris_spark.jobs.registry import procedures
+from tests.catalog.imports.support import table_metadata, write
 from tests.cli.catalogs import make_catalog, run
-from tests.imports.support import table_metadata, write
 from tests.rest.client import connect
 
 JOBS = [procedure for procedure in procedures().values() if procedure.maintenance]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from polaris_spark.catalog.identifiers import dotted
+from polaris_spark.catalog.entities.identifiers import dotted
 from polaris_spark.names import sql_name as shown_name
 from tests.cli.catalogs import run
 from tests.names import unchecked_names

@@ -7,9 +7,9 @@ from pathlib import Path
 from polaris_spark.catalog.imports.sources import SourceEntry
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.names import sql_name
+from tests.catalog.imports.support import Entries
+from tests.catalog.imports.support import run as import_entries
 from tests.cli.catalogs import HOSTILE, run
-from tests.imports.support import Entries
-from tests.imports.support import run as import_entries
 from tests.rest.client import connect
 from tests.rest.materialized import create_materialized_view
 

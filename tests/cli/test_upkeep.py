@@ -17,8 +17,8 @@ from polaris_spark.clock import SystemClock
 from polaris_spark.config import StoreURI
 from polaris_spark.system.realms import RealmRecord, Realms, RealmState
 from polaris_spark.system.stores import system_references
+from tests.catalog.imports.support import table_metadata, write
 from tests.cli.catalogs import make_catalog, run
-from tests.imports.support import table_metadata, write
 from tests.rest.client import connect
 
 

@@ -10,8 +10,8 @@ from polaris_spark.catalog.rows import IDS, LOCATIONS, NAMES
 from polaris_spark.commits.state import StoredObjects
 from polaris_spark.index.check import check as check_index
 from polaris_spark.store.cache import process_cache
-from tests.catalog.test_log import check as check_log
-from tests.catalog.test_log import random_request
+from tests.catalog.branches.test_log import check as check_log
+from tests.catalog.branches.test_log import random_request
 from tests.databases.conftest import Open
 from tests.rest.client import Client, at_once, new_key, path, rename, set_properties, table, tables
 from tests.stores import StoreOn, databases

@@ -26,8 +26,8 @@ from polaris_spark.catalog.metadata.view_draft import ViewDraft
 from polaris_spark.catalog.metadata.view_parser import parse_view
 from polaris_spark.catalog.metadata.view_updates import apply_view_updates, check_view
 from polaris_spark.errors import RequestError
+from tests.catalog.metadata.memory import MemoryObjects
 from tests.differential.requests import Request
-from tests.metadata.memory import MemoryObjects
 
 Json = dict[str, Any]
 

@@ -120,7 +120,7 @@ def test_a_reader_can_go_on_after_each_change_of_a_commit(session: polaris_spark
 def test_a_page_of_large_changes_is_bounded(
     session: polaris_spark.Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polaris_spark.catalog.change_log._PAGE_CHARACTERS", 30)
+    monkeypatch.setattr("polaris_spark.catalog.branches.change_log._PAGE_CHARACTERS", 30)
     create(session, *(letter * 20 for letter in "abcd"))
     assert len(ask(session, after="0")["changes"]) == 2
 

@@ -26,7 +26,7 @@ from polaris_spark.ids import unpack
 from polaris_spark.objects import decode_header
 from polaris_spark.testing.processes import rows
 from polaris_spark.testing.waiting import PATIENCE_S
-from tests.catalog.test_log import check as check_replay
+from tests.catalog.branches.test_log import check as check_replay
 from tests.faults.working import Plan, start_again
 from tests.rest.client import Client, connect
 

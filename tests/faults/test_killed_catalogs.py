@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
-from polaris_spark.catalog.catalog_changes import unsettled
-from polaris_spark.catalog.references import catalog_prefix
+from polaris_spark.catalog.catalogs.catalog_changes import unsettled
+from polaris_spark.catalog.catalogs.references import catalog_prefix
 from polaris_spark.errors import ReferenceGoneError, RequestError, TryAgainError
 from polaris_spark.jobs.registry import call
 from polaris_spark.rest.session import Session

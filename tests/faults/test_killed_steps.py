@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from polaris_spark.catalog.references import head_name, tag_name
-from polaris_spark.catalog.states import catalog_at
+from polaris_spark.catalog.branches.states import catalog_at
+from polaris_spark.catalog.catalogs.references import head_name, tag_name
 from polaris_spark.errors import NotFoundError
 from polaris_spark.jobs.registry import call, procedures
 from polaris_spark.rest.session import Session

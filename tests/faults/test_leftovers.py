@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from polaris_spark.backends.base import ObjectKey
-from polaris_spark.catalog.files import local_path
+from polaris_spark.catalog.files.files import local_path
 from polaris_spark.commits.builder import Builder
 from polaris_spark.commits.files import BatchFiles
 from polaris_spark.commits.handover import Handover

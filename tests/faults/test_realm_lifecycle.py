@@ -14,7 +14,7 @@ import pytest
 
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend
-from polaris_spark.catalog.catalogs import create_realm, list_catalogs
+from polaris_spark.catalog.catalogs.catalogs import create_realm, list_catalogs
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.settings import CommitSettings
 from polaris_spark.errors import RealmStateError

@@ -15,8 +15,8 @@ from polaris_spark import objects
 from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow, ReferenceRow
 from polaris_spark.backends.memory import MemoryBackend
 from polaris_spark.catalog.engine import LocalEngine, Reach
-from polaris_spark.catalog.entities import TableName, namespace_key, table_key
-from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.entities.entities import TableName, namespace_key, table_key
+from polaris_spark.catalog.files.files import Files
 from polaris_spark.catalog.metadata.pieces import key_of
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.rows import NAMES, VIEW

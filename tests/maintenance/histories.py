@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyiceberg.manifest import read_manifest_list
 from pyiceberg.table import Table
 
-from polaris_spark.catalog.files import local_path
+from polaris_spark.catalog.files.files import local_path
 from polaris_spark.clock import ManualClock
 from polaris_spark.jobs.registry import call
 from polaris_spark.pyiceberg import PolarisCatalog

@@ -8,8 +8,8 @@ from pathlib import Path
 import fastavro
 from pyiceberg.table import Table
 
-from polaris_spark.catalog.files import local_path
-from polaris_spark.catalog.references import head_name
+from polaris_spark.catalog.catalogs.references import head_name
+from polaris_spark.catalog.files.files import local_path
 from polaris_spark.commits.change import Operation
 from polaris_spark.jobs.registry import call
 from tests.maintenance.lakes import Lake, age

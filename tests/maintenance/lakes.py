@@ -14,9 +14,9 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.statistics import StatisticsFile
 
-from polaris_spark.catalog.files import local_path
-from polaris_spark.catalog.folders import Folders
-from polaris_spark.catalog.permits import Grant
+from polaris_spark.catalog.files.files import local_path
+from polaris_spark.catalog.files.folders import Folders
+from polaris_spark.catalog.files.permits import Grant
 from polaris_spark.errors import ReferenceGoneError
 from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance.deletion_records import DELETIONS, DeletedFiles, deletions_reference

@@ -8,7 +8,7 @@ from typing import Any
 
 from polaris_spark.backends import open_backend
 from polaris_spark.catalog.engine import LocalEngine, Reach
-from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.files.files import Files
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.settings import CommitSettings

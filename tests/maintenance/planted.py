@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from polaris_spark.backends.base import ObjectRow
-from polaris_spark.catalog.entities import TableName, namespace_key, table_key
+from polaris_spark.catalog.catalogs.references import CATALOGS
+from polaris_spark.catalog.entities.entities import TableName, namespace_key, table_key
 from polaris_spark.catalog.metadata.rows import (
     LogItems,
     Numbered,
@@ -14,7 +15,6 @@ from polaris_spark.catalog.metadata.rows import (
     Table,
     View,
 )
-from polaris_spark.catalog.references import CATALOGS
 from polaris_spark.catalog.rows import IDS, LOCATIONS, NAMES, VIEW, CatalogRow, Namespace, id_bytes
 from polaris_spark.commits.rows import Commit, RecentHead
 from polaris_spark.index import Entry, Index, IndexRoot, Leaf
@@ -98,7 +98,7 @@ def overlap(store: Damaged) -> str:
     inside = store.get(one, Table).location + "/inside"
     old = store.get(two, Table)
     store.alter(two, Table, location=inside)
-    from polaris_spark.catalog.locations import segments
+    from polaris_spark.catalog.files.locations import segments
     from polaris_spark.index.keys import entry_key
 
     before = entry_key(segments(old.location), b"l", f"{old.entity_id:x}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from polaris_spark.catalog.entities import TableName, table_key
+from polaris_spark.catalog.entities.entities import TableName, table_key
 from polaris_spark.catalog.metadata.pieces import key_of
 from polaris_spark.catalog.metadata.rows import Snapshot, Table, View, ViewVersion
 from polaris_spark.catalog.rows import NAMES

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from polaris_spark.catalog.states import catalog_at
+from polaris_spark.catalog.branches.states import catalog_at
 from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance.realm_file.exporter import Export, Exported
 from polaris_spark.maintenance.realm_file.importer import Import

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from polaris_spark.backends import open_backend
 from polaris_spark.catalog.engine import LocalEngine, Reach
-from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.files.files import Files
 from polaris_spark.clock import ManualClock
 from polaris_spark.config import Properties, StoreURI
 from polaris_spark.jobs.registry import call

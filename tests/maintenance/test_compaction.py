@@ -18,7 +18,7 @@ from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance.compaction import CompactionResult, compact_reference
 from polaris_spark.maintenance.fsck.checker import RealmCheck
 from polaris_spark.testing.waiting import wait_until
-from tests.catalog.test_log import check as check_replay
+from tests.catalog.branches.test_log import check as check_replay
 from tests.rest.client import Client, connect, set_properties, table, table_request, tables
 
 TABLES = 450

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from polaris_spark.catalog.entities import TableName, table_key
-from polaris_spark.catalog.references import head_name
+from polaris_spark.catalog.catalogs.references import head_name
+from polaris_spark.catalog.entities.entities import TableName, table_key
 from polaris_spark.catalog.rows import NAMES, TABLE
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import commits

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from polaris_spark.catalog.files import Files
-from polaris_spark.catalog.folders import Folders
-from polaris_spark.catalog.permits import Permit
+from polaris_spark.catalog.files.files import Files
+from polaris_spark.catalog.files.folders import Folders
+from polaris_spark.catalog.files.permits import Permit
 from polaris_spark.errors import ForbiddenError
 from polaris_spark.jobs.registry import call
 from tests.maintenance.hostile import JOBS, name_data_files, prepare, run, tree
@@ -202,7 +202,7 @@ def test_a_purge_is_left_to_maintenance_if_the_store_has_too_many_locations(
     others = lake.files()
     lake.table(appends=1)
     files = lake.files()
-    monkeypatch.setattr("polaris_spark.catalog.purge.MOST_PLACES", -1)
+    monkeypatch.setattr("polaris_spark.catalog.drops.purge.MOST_PLACES", -1)
     lake.catalog.purge_table("db.t")
     assert lake.files() == files
     call(lake.session, "purge_dropped")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyiceberg.types import IntegerType
 
-from polaris_spark.catalog.snapshot_expiry import RefFacts, Retention, SnapshotFacts, retention
+from polaris_spark.catalog.tables.snapshot_expiry import RefFacts, Retention, SnapshotFacts, retention
 from polaris_spark.clock import ManualClock
 from polaris_spark.errors import BadRequestError, InputError
 from polaris_spark.maintenance.deletion_records import DELETIONS, DeletedFiles, deletions_reference

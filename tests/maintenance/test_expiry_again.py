@@ -11,7 +11,7 @@ import pytest
 
 from polaris_spark.backends.memory import MemoryBackend
 from polaris_spark.catalog.engine import Reach
-from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.files.files import Files
 from polaris_spark.maintenance.deletion_records import DELETIONS, DeletedFiles, deletions_reference
 from polaris_spark.maintenance.file_deletion import FindAbsent
 from polaris_spark.pyiceberg import PolarisCatalog

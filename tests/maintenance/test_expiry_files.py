@@ -12,9 +12,9 @@ import pytest
 from pyiceberg.table import Table
 from pyiceberg.table.statistics import StatisticsFile
 
-from polaris_spark.catalog import snapshot_expiry
+from polaris_spark.catalog.catalogs.references import head_name
 from polaris_spark.catalog.engine import Reach
-from polaris_spark.catalog.references import head_name
+from polaris_spark.catalog.tables import snapshot_expiry
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.jobs.registry import call

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
-from polaris_spark.catalog.references import head_name
+from polaris_spark.catalog.catalogs.references import head_name
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.jobs.expire import PROCEDURE

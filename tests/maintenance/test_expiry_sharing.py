@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 
-from polaris_spark.catalog.files import Files
-from polaris_spark.catalog.references import head_name
+from polaris_spark.catalog.catalogs.references import head_name
+from polaris_spark.catalog.files.files import Files
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import InputError

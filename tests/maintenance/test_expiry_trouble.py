@@ -12,10 +12,10 @@ import pytest
 from pyiceberg.table import Table as IcebergTable
 
 from polaris_spark.catalog.engine import LocalEngine, Progress, Reach
-from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.files.files import Files
 from polaris_spark.catalog.metadata.rows import Table
-from polaris_spark.catalog.metadata_export import wanted
-from polaris_spark.catalog.snapshot_expiry import namespace_levels
+from polaris_spark.catalog.tables.metadata_export import wanted
+from polaris_spark.catalog.tables.snapshot_expiry import namespace_levels
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import OutcomeUnknownError
 from polaris_spark.maintenance.expiry import commits

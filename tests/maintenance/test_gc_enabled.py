@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from polaris_spark.catalog.property_changes import set_properties
-from polaris_spark.catalog.references import head_name
-from polaris_spark.catalog.snapshot_expiry import gc_enabled
+from polaris_spark.catalog.catalogs.property_changes import set_properties
+from polaris_spark.catalog.catalogs.references import head_name
+from polaris_spark.catalog.tables.snapshot_expiry import gc_enabled
 from polaris_spark.commits.change import Operation
 from polaris_spark.jobs.registry import call
 from tests.maintenance.lakes import ROWS, Lake, folder, paths

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import Table
 
-from polaris_spark.catalog import purge
-from polaris_spark.catalog.entities import TableName
-from polaris_spark.catalog.references import head_name
-from polaris_spark.catalog.registration import RegisterTable
+from polaris_spark.catalog.catalogs.references import head_name
+from polaris_spark.catalog.drops import purge
+from polaris_spark.catalog.entities.entities import TableName
+from polaris_spark.catalog.tables.registration import RegisterTable
 from polaris_spark.commits.change import Operation
 from polaris_spark.jobs.registry import call
 from polaris_spark.pyiceberg import PolarisCatalog

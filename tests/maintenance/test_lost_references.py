@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.table import Table
 
 from polaris_spark.backends.base import ReferenceRow
-from polaris_spark.catalog.references import head_name
+from polaris_spark.catalog.catalogs.references import head_name
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import CorruptionError
 from polaris_spark.jobs.registry import call

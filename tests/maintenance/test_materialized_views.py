@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from pyiceberg.table import StaticTable, Table
 
-from polaris_spark.catalog.files import local_path
-from polaris_spark.catalog.references import head_name
+from polaris_spark.catalog.catalogs.references import head_name
+from polaris_spark.catalog.files.files import local_path
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import BadRequestError
 from polaris_spark.jobs.registry import call

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from polaris_spark.catalog.references import head_name
+from polaris_spark.catalog.catalogs.references import head_name
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.upkeep import raise_floor
 from polaris_spark.errors import InputError

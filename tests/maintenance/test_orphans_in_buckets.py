@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyarrow.fs import FileSelector, FileType, S3FileSystem
 
-from polaris_spark.catalog.references import head_name
+from polaris_spark.catalog.catalogs.references import head_name
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import InputError
 from polaris_spark.jobs.registry import call

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from polaris_spark.catalog.states import catalog_at
+from polaris_spark.catalog.branches.states import catalog_at
 from polaris_spark.errors import TryAgainError
 from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance.realm_file import exporter, layout

@@ -13,8 +13,8 @@ import pytest
 
 import polaris_spark
 from polaris_spark.backends.base import ObjectKey
+from polaris_spark.catalog.catalogs.references import head_name
 from polaris_spark.catalog.engine import LocalEngine, Reach
-from polaris_spark.catalog.references import head_name
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import CorruptionError, InputError, TaskRunningError

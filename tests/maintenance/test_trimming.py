@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import polaris_spark
-from polaris_spark.catalog.references import head_name
+from polaris_spark.catalog.catalogs.references import head_name
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import commits

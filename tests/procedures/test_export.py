@@ -15,9 +15,9 @@ import pytest
 from polaris_spark.catalog.imports.directory import DirectoryTree
 from polaris_spark.errors import BadRequestError, InputError, PolarisError
 from polaris_spark.jobs.registry import call
-from tests.imports.support import run
-from tests.metadata.tables import NOW, snapshot
-from tests.metadata.test_rendering import imported
+from tests.catalog.imports.support import run
+from tests.catalog.metadata.tables import NOW, snapshot
+from tests.catalog.metadata.test_rendering import imported
 from tests.names import unchecked_names
 from tests.rest.client import Client, connect, set_properties, table_request, tables, view_request
 

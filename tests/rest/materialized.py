@@ -11,10 +11,10 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog as IcebergCatalog
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 
-from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.entities import TableName
-from polaris_spark.catalog.materialized_view_changes import CreateMaterializedView
-from polaris_spark.catalog.materialized_views import METADATA
+from polaris_spark.catalog.catalogs.catalog import Catalog
+from polaris_spark.catalog.entities.entities import TableName
+from polaris_spark.catalog.entities.materialized_views import METADATA
+from polaris_spark.catalog.materialized.materialized_view_changes import CreateMaterializedView
 from polaris_spark.commits.change import Operation
 from tests.rest.client import VIEW_VERSION
 

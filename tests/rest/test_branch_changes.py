@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from polaris_spark.catalog import branches
-from polaris_spark.catalog.branch_changes import protect_branch
-from polaris_spark.catalog.branches import branch_of
-from polaris_spark.catalog.merge_base import BeginBranch, Contained
-from polaris_spark.catalog.namespace_changes import CreateNamespace
-from polaris_spark.catalog.references import head_name
+from polaris_spark.catalog.branches import branches
+from polaris_spark.catalog.branches.branch_changes import protect_branch
+from polaris_spark.catalog.branches.branches import branch_of
+from polaris_spark.catalog.branches.merge_base import BeginBranch, Contained
+from polaris_spark.catalog.catalogs.references import head_name
+from polaris_spark.catalog.entities.namespace_changes import CreateNamespace
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import entries

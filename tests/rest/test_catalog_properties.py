@@ -9,10 +9,15 @@ import pytest
 
 from polaris_spark import objects
 from polaris_spark.backends.base import ReferenceRow
-from polaris_spark.catalog.catalogs import read_catalog
-from polaris_spark.catalog.properties import PARSERS
-from polaris_spark.catalog.property_changes import CopyRow, SetProperties, complete_copy, set_properties
-from polaris_spark.catalog.references import CATALOGS
+from polaris_spark.catalog.catalogs.catalogs import read_catalog
+from polaris_spark.catalog.catalogs.property_changes import (
+    CopyRow,
+    SetProperties,
+    complete_copy,
+    set_properties,
+)
+from polaris_spark.catalog.catalogs.references import CATALOGS
+from polaris_spark.catalog.entities.properties import PARSERS
 from polaris_spark.catalog.rows import PROPERTIES, ROW, CatalogRow
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import entries

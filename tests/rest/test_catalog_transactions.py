@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from polaris_spark.backends.base import Backend
-from polaris_spark.catalog import transactions
-from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.branches.states import catalog_at
+from polaris_spark.catalog.catalogs.catalog import Catalog
+from polaris_spark.catalog.merges import transactions
+from polaris_spark.catalog.merges.transactions import Transaction, Transactions
 from polaris_spark.catalog.rows import NAMES
-from polaris_spark.catalog.states import catalog_at
-from polaris_spark.catalog.transactions import Transaction, Transactions
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Change
 from polaris_spark.commits.log import entries

@@ -13,11 +13,11 @@ import pytest
 
 import polaris_spark
 from polaris_spark import Session
-from polaris_spark.catalog import realm_catalogs
-from polaris_spark.catalog import references as references_module
-from polaris_spark.catalog.catalog_changes import DropCatalog, UndropCatalog, end_dropped, unsettled
-from polaris_spark.catalog.realm_catalogs import RealmCatalogs
-from polaris_spark.catalog.references import CATALOGS, DroppedCatalog, catalog_prefix, dropped_in
+from polaris_spark.catalog.catalogs import realm_catalogs
+from polaris_spark.catalog.catalogs import references as references_module
+from polaris_spark.catalog.catalogs.catalog_changes import DropCatalog, UndropCatalog, end_dropped, unsettled
+from polaris_spark.catalog.catalogs.realm_catalogs import RealmCatalogs
+from polaris_spark.catalog.catalogs.references import CATALOGS, DroppedCatalog, catalog_prefix, dropped_in
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import (

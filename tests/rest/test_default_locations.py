@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from polaris_spark.catalog.entities import require_namespace
+from polaris_spark.catalog.entities.entities import require_namespace
 from polaris_spark.catalog.rows import Namespace
 from tests.rest.client import Client, files_below, path, table, table_request, tables
 from tests.rest.staging import CREATE, creation

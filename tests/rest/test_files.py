@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.table import StaticTable
 
-from polaris_spark.catalog import metadata_files
+from polaris_spark.catalog.tables import metadata_files
 from tests.rest.client import (
     Client,
     at_once,

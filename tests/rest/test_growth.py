@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.files.files import Files
+from polaris_spark.catalog.files.paths import normal_path
+from polaris_spark.catalog.files.permits import Permit
+from polaris_spark.catalog.files.store_files import StoreFiles
 from polaris_spark.catalog.metadata import overflow
 from polaris_spark.catalog.metadata.bounds import BOUNDS
-from polaris_spark.catalog.paths import normal_path
-from polaris_spark.catalog.permits import Permit
-from polaris_spark.catalog.store_files import StoreFiles
 from polaris_spark.errors import UnreadableFileError
 from tests.rest.client import Client
 from tests.rest.growth import growth, timed, work

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from polaris_spark.catalog.contents import DropContent
-from polaris_spark.catalog.entities import TableName
-from polaris_spark.catalog.files import local_path
+from polaris_spark.catalog.entities.entities import TableName
+from polaris_spark.catalog.files.files import local_path
 from polaris_spark.catalog.metadata.rows import View
 from polaris_spark.catalog.rows import Unloaded
+from polaris_spark.catalog.tables.contents import DropContent
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import State
 from polaris_spark.errors import TryAgainError

@@ -7,10 +7,10 @@ from uuid import UUID
 
 import pytest
 
-from polaris_spark.catalog import merges
-from polaris_spark.catalog.merges import Options, merge_branch
-from polaris_spark.catalog.state_merge import MERGED
-from polaris_spark.catalog.states import catalog_at
+from polaris_spark.catalog.branches.states import catalog_at
+from polaris_spark.catalog.merges import merges
+from polaris_spark.catalog.merges.merges import Options, merge_branch
+from polaris_spark.catalog.merges.state_merge import MERGED
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import entries

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from polaris_spark.catalog import metrics
-from polaris_spark.catalog.metrics import MAX_REPORT_BYTES, REPORTS, ReportBatch, metrics_reference
+from polaris_spark.catalog.catalogs import metrics
+from polaris_spark.catalog.catalogs.metrics import MAX_REPORT_BYTES, REPORTS, ReportBatch, metrics_reference
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.rest.client import Client
 from tests.rest.conftest import Open

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from polaris_spark.catalog import catalog_changes, realm_catalogs
-from polaris_spark.catalog.catalogs import list_catalogs
+from polaris_spark.catalog.catalogs import catalog_changes, realm_catalogs
+from polaris_spark.catalog.catalogs.catalogs import list_catalogs
 from polaris_spark.catalog.imports.directory import DirectoryTree
 from polaris_spark.errors import ForbiddenError
 from polaris_spark.jobs.registry import call
-from tests.imports.support import run, statuses, table_in
+from tests.catalog.imports.support import run, statuses, table_in
 from tests.rest.client import Client, at_once, set_properties, table_request, tables
 from tests.rest.conftest import Open
 
@@ -104,7 +104,7 @@ def test_importing_another_catalogs_table_conflicts(
 def test_the_location_of_a_dropped_table_is_free_for_others(
     opened: Open, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polaris_spark.catalog.other_catalogs.LATEST_MS", 0)
+    monkeypatch.setattr("polaris_spark.catalog.catalogs.other_catalogs.LATEST_MS", 0)
     one, two = both(opened, place, tmp_path)
     where = str(tmp_path / "outside")
     one.create("t", location=where)
@@ -215,7 +215,7 @@ def test_a_table_of_an_older_store_at_the_root_of_the_warehouse_still_works(
     catalog: Client, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as older:
-        older.setattr("polaris_spark.catalog.contents.require_ownable", lambda *_: None)
+        older.setattr("polaris_spark.catalog.tables.contents.require_ownable", lambda *_: None)
         catalog.create("t", location=str(warehouse))
     assert catalog.set("t", x="1")
     assert catalog.load()["metadata"]["location"] == str(warehouse)

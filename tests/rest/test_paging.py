@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.population import CreateTables
 from polaris_spark.backends.base import ReferenceRow, Swapped
-from polaris_spark.catalog.entities import TableName
+from polaris_spark.catalog.entities.entities import TableName
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.publication import encode_head
 from tests.rest.client import Client, path, rename, tables, view_request

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from polaris_spark.catalog.memory import Claim, MemoryBound
+from polaris_spark.catalog.files.memory import Claim, MemoryBound
 from polaris_spark.commits.change import Operation
 from tests.rest.client import (
     Client,

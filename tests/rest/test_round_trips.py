@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.traffic import counted
-from polaris_spark.catalog.entities import TableName
-from polaris_spark.catalog.metrics import REPORTS, metrics_reference, report_count
-from polaris_spark.catalog.query_pinning import pin
-from polaris_spark.catalog.states import catalog_at
-from polaris_spark.catalog.view_sources import ViewQuery
+from polaris_spark.catalog.branches.states import catalog_at
+from polaris_spark.catalog.catalogs.metrics import REPORTS, metrics_reference, report_count
+from polaris_spark.catalog.entities.entities import TableName
+from polaris_spark.catalog.materialized.query_pinning import pin
+from polaris_spark.catalog.materialized.view_sources import ViewQuery
 from polaris_spark.commits import retry
 from polaris_spark.jobs.registry import call
 from polaris_spark.store.cache import process_cache

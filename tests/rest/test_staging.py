@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from polaris_spark.catalog import staging
-from polaris_spark.catalog.states import catalog_at
+from polaris_spark.catalog.branches.states import catalog_at
+from polaris_spark.catalog.merges import staging
 from polaris_spark.errors import (
     AlreadyExistsError,
     BadRequestError,

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import polaris_spark
-from polaris_spark.catalog.branches import tag_of
-from polaris_spark.catalog.merge_base import BeginBranch, Contained
-from polaris_spark.catalog.references import tag_name
+from polaris_spark.catalog.branches.branches import tag_of
+from polaris_spark.catalog.branches.merge_base import BeginBranch, Contained
+from polaris_spark.catalog.catalogs.references import tag_name
 from polaris_spark.catalog.rows import PROPERTIES, ROW
 from polaris_spark.errors import (
     AlreadyExistsError,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from polaris_spark.backends.base import Conflict
-from polaris_spark.catalog import confinement
+from polaris_spark.catalog.files import confinement
 from polaris_spark.errors import OutcomeUnknownError, StorageFullError, TryAgainError
 from tests.rest.client import (
     Answer,

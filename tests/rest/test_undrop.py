@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import polaris_spark
-from polaris_spark.catalog.merge_steps import Difference
-from polaris_spark.catalog.state_merge import MergeStates
+from polaris_spark.catalog.merges.merge_steps import Difference
+from polaris_spark.catalog.merges.state_merge import MergeStates
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.rows import Commit, Entries
 from polaris_spark.commits.state import State

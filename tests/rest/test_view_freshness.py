@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from polaris_spark.catalog.entities import TableName
-from polaris_spark.catalog.files import local_path
-from polaris_spark.catalog.outside_sources import OutsideSources
-from polaris_spark.catalog.query_pinning import pin
-from polaris_spark.catalog.schema_merge import NAME_MAPPING
-from polaris_spark.catalog.source_changes import RefreshNeeds, snapshots_since
-from polaris_spark.catalog.view_sources import PinnedQuery, ViewQuery
+from polaris_spark.catalog.entities.entities import TableName
+from polaris_spark.catalog.files.files import local_path
+from polaris_spark.catalog.materialized.outside_sources import OutsideSources
+from polaris_spark.catalog.materialized.query_pinning import pin
+from polaris_spark.catalog.materialized.source_changes import RefreshNeeds, snapshots_since
+from polaris_spark.catalog.materialized.view_sources import PinnedQuery, ViewQuery
+from polaris_spark.catalog.tables.schema_merge import NAME_MAPPING
 from polaris_spark.errors import BadRequestError
 from polaris_spark.jobs.registry import call
 from tests.rest.client import VIEW_VERSION, Client, path, view, view_request

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from polaris_spark.catalog.contents import DropContent
-from polaris_spark.catalog.entities import TableName
+from polaris_spark.catalog.entities.entities import TableName
 from polaris_spark.catalog.metadata.rows import View
+from polaris_spark.catalog.tables.contents import DropContent
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import BadRequestError
 from polaris_spark.jobs.registry import call

@@ -11,11 +11,11 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from polaris_spark.catalog.entities import TableName
-from polaris_spark.catalog.outside_sources import OutsideSources
-from polaris_spark.catalog.query_pinning import pin
-from polaris_spark.catalog.view_freshness import freshness
-from polaris_spark.catalog.view_sources import ViewQuery
+from polaris_spark.catalog.entities.entities import TableName
+from polaris_spark.catalog.materialized.outside_sources import OutsideSources
+from polaris_spark.catalog.materialized.query_pinning import pin
+from polaris_spark.catalog.materialized.view_freshness import freshness
+from polaris_spark.catalog.materialized.view_sources import ViewQuery
 from polaris_spark.errors import BadRequestError
 from polaris_spark.extension import ROUTER
 from polaris_spark.jobs.registry import call

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from polaris_spark.catalog.entities import TableName
-from polaris_spark.catalog.view_freshness import freshness
+from polaris_spark.catalog.entities.entities import TableName
+from polaris_spark.catalog.materialized.view_freshness import freshness
 from tests.rest.client import Client, path, view
 from tests.rest.materialized import SCHEMA, create_materialized_view
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from polaris_spark.catalog.memory import MemoryBound
+from polaris_spark.catalog.files.memory import MemoryBound
 from polaris_spark.server import Endpoint, ServedCatalogs, Tokens
 from polaris_spark.server.app import create_app
 from polaris_spark.server.connections import LINGER_SECONDS

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.catalog.imports.directory import DirectoryTree
 from polaris_spark.rest.access import Caller
 from polaris_spark.rest.handler import handle
-from tests.imports.support import run, table_in
+from tests.catalog.imports.support import run, table_in
 from tests.rest.client import (
     Client,
     connect,

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from polaris_spark.catalog.memory import Claim, MemoryBound, charge, parsed_bytes
+from polaris_spark.catalog.files.memory import Claim, MemoryBound, charge, parsed_bytes
 from polaris_spark.errors import RequestTooLargeError, TryAgainError
 from polaris_spark.server.connections import flush_seconds
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from polaris_spark.catalog.archived_log import ARCHIVE, Archive
+from polaris_spark.catalog.branches.archived_log import ARCHIVE, Archive
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import ancestor, commit_at, commits, entries
 from polaris_spark.commits.rows import Commit

@@ -14,7 +14,7 @@ import msgspec
 from polaris_spark import objects
 from polaris_spark.backends.base import Conflict, ObjectKey, ObjectRow, ReferenceRow, Swapped
 from polaris_spark.backends.memory import MemoryBackend
-from polaris_spark.catalog.archived_log import ARCHIVE
+from polaris_spark.catalog.branches.archived_log import ARCHIVE
 from polaris_spark.clock import AHEAD_MS, Clock
 from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry
 from polaris_spark.ids import id_time_ms

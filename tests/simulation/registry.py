@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from polaris_spark.catalog.archived_log import ARCHIVE
+from polaris_spark.catalog.branches.archived_log import ARCHIVE
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.system.registry_changes import ENDED
 

@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
-from tests.imports.support import table_in, table_metadata, write
+from tests.catalog.imports.support import table_in, table_metadata, write
 from tests.maintenance.lakes import age
 from tests.spark.catalogs import add_catalog
 

@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Row, SparkSession
 
 import polaris_spark
-from polaris_spark.catalog.metadata_export import Export
+from polaris_spark.catalog.tables.metadata_export import Export
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.spark.catalogs import add_catalog
 from tests.spark.probes import install

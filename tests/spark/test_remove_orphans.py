@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from conftest import CatalogPlace
-from polaris_spark.catalog.references import head_name
+from polaris_spark.catalog.catalogs.references import head_name
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import InputError
 from polaris_spark.jobs.registry import call

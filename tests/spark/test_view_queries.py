@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from polaris_spark.catalog.view_queries import references_of, replaced
-from tests.catalog.test_view_queries import NAMES
+from polaris_spark.catalog.materialized.view_queries import references_of, replaced
+from tests.catalog.materialized.test_view_queries import NAMES
 from tests.spark.sql import Rows, rows, run
 
 CTE_NAMES = {"a", "b", "c", "t", "u", "A.B", "a.b"}

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 from urllib.parse import quote
 
-from polaris_spark.catalog.references import head_name, tag_name
+from polaris_spark.catalog.catalogs.references import head_name, tag_name
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.system.tasks import Tasks

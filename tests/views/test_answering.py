@@ -24,7 +24,7 @@ HEAVY = (
     "pyiceberg",
     "rich",
     "ssl",
-    "polaris_spark.catalog.catalog",
+    "polaris_spark.catalog.catalogs.catalog",
     "polaris_spark.maintenance",
     "polaris_spark.rest.session",
     "polaris_spark.spark.datasource",

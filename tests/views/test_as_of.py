@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from polaris_spark.catalog.references import head_name
+from polaris_spark.catalog.catalogs.references import head_name
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.as_of import AsOf
 from polaris_spark.errors import BeforeHistoryError, HistoryTrimmedError, InputError, NotFoundError

@@ -16,8 +16,8 @@ from polaris_spark.catalog.imports.sources import SourceEntry
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.spark.views import VIEWS
 from polaris_spark.spark.views.entities import WITHOUT_UNLOADED
+from tests.catalog.imports.support import Entries
 from tests.cli.catalogs import run
-from tests.imports.support import Entries
 from tests.views.catalogs import OF_ENTITIES, Catalog, Row
 
 

@@ -13,7 +13,7 @@ import pytest
 from pyspark import cloudpickle
 
 from polaris_spark.backends.base import ObjectKey
-from polaris_spark.catalog.references import CATALOGS
+from polaris_spark.catalog.catalogs.references import CATALOGS
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import ancestor

@@ -287,7 +287,7 @@ def test_filters_give_the_same_with_pushdown_on_and_off(
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Record the locations of the Avro files that this process opens."""
-    from polaris_spark.catalog import manifest_entries
+    from polaris_spark.catalog.manifests import manifest_entries
 
     found: list[str] = []
     original = manifest_entries.open_avro

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import EqualTo
 
-from polaris_spark.catalog.entities import TableName
-from polaris_spark.catalog.lineage import LARGEST, document_of_lineage
+from polaris_spark.catalog.entities.entities import TableName
+from polaris_spark.catalog.materialized.lineage import LARGEST, document_of_lineage
+from polaris_spark.catalog.materialized.view_sources import PinnedQuery, TableSource
 from polaris_spark.catalog.metadata.texts import encode
-from polaris_spark.catalog.view_sources import PinnedQuery, TableSource
 from tests.rest.materialized import SCHEMA, create_materialized_view, refresh
 from tests.rest.materialized import snapshot_commit as snapshot
 from tests.views.catalogs import Catalog, rows

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from polaris_spark.catalog.identifiers import dotted, parse_dotted
+from polaris_spark.catalog.entities.identifiers import dotted, parse_dotted
 from polaris_spark.spark.datasource import PolarisObjects
 from polaris_spark.spark.views import VIEWS
 from tests.names import unchecked_names

@@ -9,7 +9,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import SNAPSHOT_LOADING_MODE, Endpoints, IdentifierKind, RestCatalog
 from pyiceberg.exceptions import NoSuchNamespaceError
 
-from polaris_spark.catalog.entities import NamespaceName
+from polaris_spark.catalog.entities.entities import NamespaceName
 from polaris_spark.catalog.imports.sources import ListedNamespace, SourceEntry
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.errors import SourceError

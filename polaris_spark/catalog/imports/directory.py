@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from polaris_spark.catalog.files import Files, absolute
+from polaris_spark.catalog.files.files import Files, absolute
 from polaris_spark.catalog.imports.sources import ListedNamespace, SourceEntry
 from polaris_spark.catalog.imports.trees import Directory, lister
 from polaris_spark.catalog.rows import TABLE

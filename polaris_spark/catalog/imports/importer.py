@@ -17,10 +17,10 @@ from fnmatch import fnmatchcase
 from itertools import count, islice
 from typing import NamedTuple
 
-from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.catalog.engine import Engine
-from polaris_spark.catalog.entities import NamespaceName, TableName, check_name, table_key
-from polaris_spark.catalog.identifiers import dotted
+from polaris_spark.catalog.entities.entities import NamespaceName, TableName, check_name, table_key
+from polaris_spark.catalog.entities.identifiers import dotted
 from polaris_spark.catalog.imports.metadata_rows import FileToRead, Portion, ReadResult, WritePortion
 from polaris_spark.catalog.imports.placement import (
     CONFLICT,

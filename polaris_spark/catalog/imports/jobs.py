@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.catalog.engine import Engine, LocalEngine, Reach
 from polaris_spark.catalog.imports.importer import Importer, ImportOptions, Row
 from polaris_spark.catalog.imports.sources import ListedNamespace, Source, SourceEntry

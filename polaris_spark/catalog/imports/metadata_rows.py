@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from polaris_spark.catalog.contents import holdings_of
 from polaris_spark.catalog.engine import MapFunction, Reach
-from polaris_spark.catalog.files import Files
-from polaris_spark.catalog.locations import Holdings
+from polaris_spark.catalog.files.files import Files
+from polaris_spark.catalog.files.locations import Holdings
 from polaris_spark.catalog.metadata.rows import Table
-from polaris_spark.catalog.metadata_files import read_rows
+from polaris_spark.catalog.tables.contents import holdings_of
+from polaris_spark.catalog.tables.metadata_files import read_rows
 from polaris_spark.errors import PolarisError
 from polaris_spark.store.objects import ObjectStore
 

@@ -8,14 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from polaris_spark.catalog import locations
-from polaris_spark.catalog.contents import (
-    UNCONFIRMED_LOCATIONS,
-    content_of,
-    holdings_of,
-    require_available,
-)
-from polaris_spark.catalog.entities import (
+from polaris_spark.catalog.entities.entities import (
     Context,
     NameEntry,
     NamespaceName,
@@ -30,13 +23,20 @@ from polaris_spark.catalog.entities import (
     table_key,
     taken_by,
 )
-from polaris_spark.catalog.locations import Holdings
-from polaris_spark.catalog.materialized_views import is_materialized
+from polaris_spark.catalog.entities.materialized_views import is_materialized
+from polaris_spark.catalog.entities.namespace_changes import CreateNamespace
+from polaris_spark.catalog.files import locations
+from polaris_spark.catalog.files.locations import Holdings
+from polaris_spark.catalog.files.ownership import unconfirmed_of
 from polaris_spark.catalog.metadata.bounds import require_within
 from polaris_spark.catalog.metadata.rows import Table, View
-from polaris_spark.catalog.namespace_changes import CreateNamespace
-from polaris_spark.catalog.ownership import unconfirmed_of
 from polaris_spark.catalog.rows import TABLE, Unloaded, folder_of
+from polaris_spark.catalog.tables.contents import (
+    UNCONFIRMED_LOCATIONS,
+    content_of,
+    holdings_of,
+    require_available,
+)
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State

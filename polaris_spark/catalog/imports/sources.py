@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Protocol
 
-from polaris_spark.catalog.entities import NamespaceName
+from polaris_spark.catalog.entities.entities import NamespaceName
 
 
 class SourceEntry(NamedTuple):

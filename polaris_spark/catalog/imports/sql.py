@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from polaris_spark.catalog.entities import NamespaceName
+from polaris_spark.catalog.entities.entities import NamespaceName
 from polaris_spark.catalog.imports.sources import ListedNamespace, SourceEntry
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.errors import MissingLibraryError, SourceError

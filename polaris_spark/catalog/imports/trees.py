@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from polaris_spark.catalog.files import local_path
+from polaris_spark.catalog.files.files import local_path
 from polaris_spark.errors import SourceError
 
 

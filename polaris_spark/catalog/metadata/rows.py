@@ -22,7 +22,7 @@ from polaris_spark.objects import Strong, object_type
 S = TypeVar("S", bound=msgspec.Struct)
 
 MATERIALIZED: Final = "materialized_view_metadata"
-"""Property of materialized views (`catalog.materialized_views`)."""
+"""Property of materialized views (`catalog.entities.materialized_views`)."""
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -158,7 +158,7 @@ class Table(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True
     """Whether the snapshot log contains ids of snapshots that were already missing in the imported metadata."""
     unconfirmed: tuple[str, ...] = ()
     """Locations in the imported metadata where the table reads and writes, but which it does not own
-    (`catalog.ownership`), such as locations outside the folder of its metadata file."""
+    (`catalog.files.ownership`), such as locations outside the folder of its metadata file."""
     more_refs: Overflow | None = None
     """Index of the refs that are not in `refs`: all except the branch `main`. None if `refs` holds all refs."""
     more_properties: Overflow | None = None
@@ -214,11 +214,11 @@ class View(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True)
     metadata_location: str
     extra: bytes
     unconfirmed: tuple[str, ...] = ()
-    """Locations in the imported metadata that the view does not own (`catalog.ownership`), such as locations outside
-    the folder of its metadata file."""
+    """Locations in the imported metadata that the view does not own (`catalog.files.ownership`), such as locations
+    outside the folder of its metadata file."""
     definer: str = ""
     """Principal that made the current version, in a realm with access control. Whoever may read the view reads through
-    it what this principal may read (`catalog.view_chains`). Empty if it is not known."""
+    it what this principal may read (`catalog.materialized.view_chains`). Empty if it is not known."""
 
 
 EMPTY_VIEW = View(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polaris_spark.catalog.references import head_name
+from polaris_spark.catalog.catalogs.references import head_name
 from polaris_spark.cli.demo.changes import FLIGHTS
 from polaris_spark.cli.demo.load import PER_MONTH
 from polaris_spark.cli.demo.model import per_month

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-from polaris_spark.catalog.change_log import entity_name
+from polaris_spark.catalog.branches.change_log import entity_name
 from polaris_spark.catalog.rows import TABLE
-from polaris_spark.catalog.summaries import number_in
+from polaris_spark.catalog.tables.summaries import number_in
 from polaris_spark.commits.log import commits
 from polaris_spark.commits.rows import Commit, Entries, LogEntry
 from polaris_spark.commits.state import CommitReader

@@ -12,10 +12,10 @@ from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.contents import Rename
+    from polaris_spark.catalog.materialized.stored_views import materialized
     from polaris_spark.catalog.rows import VIEW
-    from polaris_spark.catalog.stored_views import materialized
-    from polaris_spark.catalog.view_changes import CommitView
+    from polaris_spark.catalog.tables.contents import Rename
+    from polaris_spark.catalog.tables.view_changes import CommitView
 
     name, catalog = view_named(call, arguments["view"]), call.session.catalog
     properties, removals = arguments.get("set_properties", {}), arguments.get("unset_properties", [])

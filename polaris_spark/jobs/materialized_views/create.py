@@ -22,9 +22,9 @@ from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from polaris_spark.catalog.entities import TableName
+    from polaris_spark.catalog.entities.entities import TableName
+    from polaris_spark.catalog.materialized.view_sources import ViewQuery
     from polaris_spark.catalog.metadata.texts import Json
-    from polaris_spark.catalog.view_sources import ViewQuery
 
 
 _TRANSFORM = re.compile(r"(\w+)\s*\((.*)\)", re.DOTALL)
@@ -36,9 +36,9 @@ _TIMES = {"year": "year", "years": "year", "month": "month", "months": "month", 
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.entities import find, table_key
-    from polaris_spark.catalog.materialized_view_changes import CreateMaterializedView
-    from polaris_spark.catalog.materialized_views import is_materialized
+    from polaris_spark.catalog.entities.entities import find, table_key
+    from polaris_spark.catalog.entities.materialized_views import is_materialized
+    from polaris_spark.catalog.materialized.materialized_view_changes import CreateMaterializedView
     from polaris_spark.catalog.metadata.rows import View
     from polaris_spark.catalog.rows import VIEW
 
@@ -77,8 +77,8 @@ def _requests(
     Raises:
         InputError: a materialized view cannot have the query.
     """
-    from polaris_spark.catalog.query_pinning import pin
-    from polaris_spark.catalog.view_sources import ViewQuery
+    from polaris_spark.catalog.materialized.query_pinning import pin
+    from polaris_spark.catalog.materialized.view_sources import ViewQuery
 
     catalog, spark, sql = call.session.catalog, call.spark(), arguments["query"]
     _refuse_temporary_views(spark, sql)
@@ -108,7 +108,7 @@ def _requests(
 
 def _version(call: Call, query: ViewQuery, lineage: Json) -> dict[str, Any]:
     """Return the view version with a query, as in the REST protocol."""
-    from polaris_spark.catalog.lineage import VERSION_LINEAGE
+    from polaris_spark.catalog.materialized.lineage import VERSION_LINEAGE
     from polaris_spark.catalog.metadata.texts import encode
 
     version = {
@@ -135,7 +135,7 @@ def _properties(
         arguments: the arguments of the procedure.
         query_columns: names of the columns of the query.
     """
-    from polaris_spark.catalog.materialized_views import STORAGE_PROPERTIES
+    from polaris_spark.catalog.entities.materialized_views import STORAGE_PROPERTIES
 
     properties = {key: text or "" for key, text in arguments.get("properties", {}).items()}
     of_storage = {k: v for k, v in properties.items() if k.startswith(STORAGE_PROPERTIES)}
@@ -153,7 +153,7 @@ def _levels(spark: SparkSession) -> list[str]:
 
 
 def _refuse_temporary_views(spark: SparkSession, query: str) -> None:
-    from polaris_spark.catalog.view_queries import references_of
+    from polaris_spark.catalog.materialized.view_queries import references_of
 
     session: Any = spark._jsparkSession
     temporary = session.sessionState().catalog()
@@ -166,7 +166,7 @@ def _refuse_temporary_views(spark: SparkSession, query: str) -> None:
 
 
 def _refuse_temporary_functions(spark: SparkSession, query: str) -> None:
-    from polaris_spark.catalog.nondeterminism import called_functions
+    from polaris_spark.catalog.materialized.nondeterminism import called_functions
 
     session: Any = spark._jsparkSession
     jvm: Any = spark._jvm
@@ -187,7 +187,7 @@ def _refuse_functions(functions: Sequence[str], properties: Mapping[str, str | N
         functions: the functions that it calls whose results can differ for the same rows.
         properties: the properties of the materialized view.
     """
-    from polaris_spark.catalog.materialized_views import STRATEGY
+    from polaris_spark.catalog.entities.materialized_views import STRATEGY
 
     if functions and (properties.get(STRATEGY) or "full").strip().lower() == "incremental":
         raise InputError(
@@ -212,7 +212,7 @@ def _schema(
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    from polaris_spark.catalog.materialized_views import HIDDEN
+    from polaris_spark.catalog.entities.materialized_views import HIDDEN
 
     jvm: Any = spark._jvm
     if columns is not None:

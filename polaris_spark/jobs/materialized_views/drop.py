@@ -12,8 +12,8 @@ from polaris_spark.jobs.procedure import IF_EXISTS, Call, Column, Parameter, Pro
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.contents import DropContent
     from polaris_spark.catalog.metadata.rows import View
+    from polaris_spark.catalog.tables.contents import DropContent
     from polaris_spark.rest.table_routes import drop
 
     name, catalog = view_named(call, arguments["view"]), call.session.catalog

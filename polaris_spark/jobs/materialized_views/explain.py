@@ -13,9 +13,9 @@ from polaris_spark.jobs.materialized_views.write import hindrance_of
 from polaris_spark.jobs.procedure import Call, Column, Procedure
 
 if TYPE_CHECKING:
-    from polaris_spark.catalog.entities import TableName
-    from polaris_spark.catalog.view_freshness import Freshness
-    from polaris_spark.catalog.view_sources import PinnedQuery
+    from polaris_spark.catalog.entities.entities import TableName
+    from polaris_spark.catalog.materialized.view_freshness import Freshness
+    from polaris_spark.catalog.materialized.view_sources import PinnedQuery
 
 
 def _explained(call: Call, name: TableName, reason: str) -> tuple[str, str, tuple[int | None, ...]]:
@@ -42,11 +42,11 @@ def _explained(call: Call, name: TableName, reason: str) -> tuple[str, str, tupl
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.materialized_views import strategy_of
-    from polaris_spark.catalog.query_pinning import pin
-    from polaris_spark.catalog.stored_views import materialized
-    from polaris_spark.catalog.view_freshness import freshness
-    from polaris_spark.catalog.view_sources import query_of
+    from polaris_spark.catalog.entities.materialized_views import strategy_of
+    from polaris_spark.catalog.materialized.query_pinning import pin
+    from polaris_spark.catalog.materialized.stored_views import materialized
+    from polaris_spark.catalog.materialized.view_freshness import freshness
+    from polaris_spark.catalog.materialized.view_sources import query_of
     from polaris_spark.jobs.materialized_views.rights import read_for_caller
 
     name = view_named(call, arguments["view"])

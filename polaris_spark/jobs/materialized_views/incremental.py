@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from polaris_spark.catalog.entities import TableName
+    from polaris_spark.catalog.entities.entities import TableName
+    from polaris_spark.catalog.materialized.source_changes import SnapshotKey
     from polaris_spark.catalog.metadata.texts import Json
-    from polaris_spark.catalog.source_changes import SnapshotKey
     from polaris_spark.commits.state import State
 
 
@@ -115,8 +115,8 @@ def hidden_fields(state: State, name: TableName) -> dict[str, Json]:
     Args:
         name: name of the materialized view.
     """
-    from polaris_spark.catalog.entities import require
-    from polaris_spark.catalog.materialized_views import HIDDEN, storage_name
+    from polaris_spark.catalog.entities.entities import require
+    from polaris_spark.catalog.entities.materialized_views import HIDDEN, storage_name
     from polaris_spark.catalog.metadata.draft import TableDraft
     from polaris_spark.catalog.metadata.rows import Table
     from polaris_spark.catalog.rows import TABLE

@@ -16,12 +16,12 @@ from polaris_spark.jobs.procedure import Call, Parameter
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from polaris_spark.catalog.entities import TableName
+    from polaris_spark.catalog.entities.entities import TableName
+    from polaris_spark.catalog.materialized.outside_sources import OutsideSources
+    from polaris_spark.catalog.materialized.source_changes import SnapshotKey
+    from polaris_spark.catalog.materialized.view_sources import PinnedQuery
     from polaris_spark.catalog.metadata.rows import View
     from polaris_spark.catalog.metadata.texts import Json
-    from polaris_spark.catalog.outside_sources import OutsideSources
-    from polaris_spark.catalog.source_changes import SnapshotKey
-    from polaris_spark.catalog.view_sources import PinnedQuery
     from polaris_spark.commits.state import State
 
 VIEW_ARGUMENT = Parameter("view", "STRING", "name of the materialized view, such as db.v", required=True)
@@ -65,13 +65,13 @@ class RefreshPlan(NamedTuple):
 
 def planned(call: Call, name: TableName, *, full: bool) -> RefreshPlan | None:
     """Return the refresh to make; None if the rows are fresh and `full` is false."""
-    from polaris_spark.catalog.lineage import lineage_of_version
-    from polaris_spark.catalog.materialized_views import SESSION, strategy_of
-    from polaris_spark.catalog.query_pinning import pin
-    from polaris_spark.catalog.refresh_records import REFRESH_START
-    from polaris_spark.catalog.stored_views import materialized
-    from polaris_spark.catalog.view_freshness import freshness, stored_rows
-    from polaris_spark.catalog.view_sources import SOURCE_STATES, columns_of, query_of
+    from polaris_spark.catalog.entities.materialized_views import SESSION, strategy_of
+    from polaris_spark.catalog.entities.refresh_records import REFRESH_START
+    from polaris_spark.catalog.materialized.lineage import lineage_of_version
+    from polaris_spark.catalog.materialized.query_pinning import pin
+    from polaris_spark.catalog.materialized.stored_views import materialized
+    from polaris_spark.catalog.materialized.view_freshness import freshness, stored_rows
+    from polaris_spark.catalog.materialized.view_sources import SOURCE_STATES, columns_of, query_of
     from polaris_spark.jobs.materialized_views.incremental import hidden_fields
     from polaris_spark.jobs.materialized_views.rights import require_owner_reads
 
@@ -130,15 +130,20 @@ def _with_changes(
     Args:
         pinned: returns the pinned query, in which each materialized view is replaced by its query instead of its rows.
     """
-    from polaris_spark.catalog.entities import require
-    from polaris_spark.catalog.materialized_views import SESSION, STATE, incremental_limit, storage_name
+    from polaris_spark.catalog.entities.entities import require
+    from polaris_spark.catalog.entities.materialized_views import (
+        SESSION,
+        STATE,
+        incremental_limit,
+        storage_name,
+    )
+    from polaris_spark.catalog.entities.refresh_records import has_current_columns
+    from polaris_spark.catalog.materialized.snapshot_sql import quoted
+    from polaris_spark.catalog.materialized.source_changes import snapshots_since
+    from polaris_spark.catalog.materialized.stored_views import last_refresh
     from polaris_spark.catalog.metadata.draft import TableDraft
     from polaris_spark.catalog.metadata.rows import Table
-    from polaris_spark.catalog.refresh_records import has_current_columns
     from polaris_spark.catalog.rows import TABLE
-    from polaris_spark.catalog.snapshot_sql import quoted
-    from polaris_spark.catalog.source_changes import snapshots_since
-    from polaris_spark.catalog.stored_views import last_refresh
 
     storage = storage_name(name)
     table = state.get(require(state, storage, TABLE).content, Table)
@@ -171,10 +176,10 @@ def _with_changes(
 
 
 def state_of(state: State, name: TableName) -> ViewState:
-    from polaris_spark.catalog.entities import require
-    from polaris_spark.catalog.materialized_views import storage_name
+    from polaris_spark.catalog.entities.entities import require
+    from polaris_spark.catalog.entities.materialized_views import storage_name
+    from polaris_spark.catalog.materialized.stored_views import last_refresh, materialized
     from polaris_spark.catalog.rows import TABLE
-    from polaris_spark.catalog.stored_views import last_refresh, materialized
     from polaris_spark.errors import RequestError
 
     try:
@@ -193,7 +198,7 @@ def view_named(call: Call, text: str) -> TableName:
     Raises:
         InputError: the text is not the name of a view.
     """
-    from polaris_spark.catalog.entities import TableName
+    from polaris_spark.catalog.entities.entities import TableName
 
     levels = levels_named(call.session.catalog.head(), spark_catalog(call), "table", text)
     return TableName(levels[:-1], levels[-1])
@@ -235,7 +240,7 @@ def changing_functions(spark: SparkSession, sql: str, plan: Any) -> list[str]:
     """
     import msgspec
 
-    from polaris_spark.catalog.nondeterminism import nondeterministic_clauses
+    from polaris_spark.catalog.materialized.nondeterminism import nondeterministic_clauses
 
     jvm: Any = spark._jvm
     called = msgspec.json.decode(str(jvm.io.polarisspark.incremental.Hindrance.changingFunctions(plan)))
@@ -252,7 +257,7 @@ def lineage_of(call: Call, plan: Any, query: PinnedQuery, columns: int) -> Json:
     """
     import msgspec
 
-    from polaris_spark.catalog.lineage import document_of_lineage
+    from polaris_spark.catalog.materialized.lineage import document_of_lineage
 
     jvm: Any = call.spark()._jvm
     found = msgspec.json.decode(str(jvm.io.polarisspark.ColumnLineage.of(plan, columns)))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from polaris_spark.catalog.materialized.view_sources import QueryEngine
     from polaris_spark.catalog.metadata.texts import Json
-    from polaris_spark.catalog.view_sources import QueryEngine
 
 _SESSION_CATALOG = "spark.sql.catalog.spark_catalog"
 
@@ -21,8 +21,8 @@ def query_engine(spark: SparkSession) -> QueryEngine:
     import msgspec
     from py4j.protocol import Py4JJavaError
 
-    from polaris_spark.catalog.outside_sources import OutsideSources
-    from polaris_spark.catalog.view_sources import QueryEngine
+    from polaris_spark.catalog.materialized.outside_sources import OutsideSources
+    from polaris_spark.catalog.materialized.view_sources import QueryEngine
     from polaris_spark.errors import BadRequestError
 
     session: Any = spark._jsparkSession

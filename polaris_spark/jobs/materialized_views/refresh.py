@@ -21,7 +21,7 @@ from polaris_spark.jobs.materialized_views.write import Done, IncrementalError, 
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 if TYPE_CHECKING:
-    from polaris_spark.catalog.entities import TableName
+    from polaris_spark.catalog.entities.entities import TableName
     from polaris_spark.commits.state import State
 
 _TRIES = 3
@@ -105,11 +105,11 @@ def _failure(name: TableName, after: ViewState, error: Exception) -> Exception:
 
 
 def _result(state: State, name: TableName, plan: RefreshPlan, done: Done) -> Refreshed:
-    from polaris_spark.catalog.entities import require
-    from polaris_spark.catalog.materialized_views import storage_name
+    from polaris_spark.catalog.entities.entities import require
+    from polaris_spark.catalog.entities.materialized_views import storage_name
+    from polaris_spark.catalog.entities.refresh_records import REFRESH
     from polaris_spark.catalog.metadata.draft import TableDraft
     from polaris_spark.catalog.metadata.rows import Table
-    from polaris_spark.catalog.refresh_records import REFRESH
     from polaris_spark.catalog.rows import TABLE
 
     table = TableDraft(state.get(require(state, storage_name(name), TABLE).content, Table), state, now_ms=0)

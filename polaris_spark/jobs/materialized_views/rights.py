@@ -16,8 +16,8 @@ from polaris_spark.errors import BadRequestError, ForbiddenError, NotAuthorizedE
 from polaris_spark.rest.permissions import Named, Permissions
 
 if TYPE_CHECKING:
-    from polaris_spark.catalog.entities import TableName
-    from polaris_spark.catalog.view_sources import PinnedQuery
+    from polaris_spark.catalog.entities.entities import TableName
+    from polaris_spark.catalog.materialized.view_sources import PinnedQuery
     from polaris_spark.rest.session import Session
 
 
@@ -93,7 +93,7 @@ def _missing(permissions: Permissions, query: PinnedQuery) -> tuple[str, str] | 
 
 def _sources(query: PinnedQuery) -> list[tuple[str, TableName | None, bytes]]:
     """Return what a query reads: the needed privilege, the name (None if it is not in this catalog), and the kind."""
-    from polaris_spark.catalog.outside_sources import METASTORE
+    from polaris_spark.catalog.materialized.outside_sources import METASTORE
 
     tables = [
         ("TABLE_READ_DATA", None if one.catalog or one.type != METASTORE else one.name, TABLE)

@@ -14,15 +14,15 @@ from polaris_spark.jobs.materialized_views.query_engine import query_engine
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 if TYPE_CHECKING:
-    from polaris_spark.catalog.catalog import Catalog
-    from polaris_spark.catalog.entities import TableName
+    from polaris_spark.catalog.catalogs.catalog import Catalog
+    from polaris_spark.catalog.entities.entities import TableName
+    from polaris_spark.catalog.materialized.outside_sources import OutsideSources
     from polaris_spark.catalog.metadata.rows import View
-    from polaris_spark.catalog.outside_sources import OutsideSources
 
 
 def _show(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.entities import require_namespace
-    from polaris_spark.catalog.stored_views import materialized_views
+    from polaris_spark.catalog.entities.entities import require_namespace
+    from polaris_spark.catalog.materialized.stored_views import materialized_views
 
     catalog = call.session.catalog
     state = catalog.view()
@@ -45,10 +45,10 @@ def _outside(call: Call) -> OutsideSources | None:
 def _row(
     catalog: Catalog, name: TableName, view: View, outside: OutsideSources | None, *, is_limited: bool
 ) -> tuple[Any, ...]:
-    from polaris_spark.catalog.materialized_views import allows_stale, strategy_of
-    from polaris_spark.catalog.refresh_records import REFRESH_START
-    from polaris_spark.catalog.stored_views import last_refresh
-    from polaris_spark.catalog.view_freshness import freshness
+    from polaris_spark.catalog.entities.materialized_views import allows_stale, strategy_of
+    from polaris_spark.catalog.entities.refresh_records import REFRESH_START
+    from polaris_spark.catalog.materialized.stored_views import last_refresh
+    from polaris_spark.catalog.materialized.view_freshness import freshness
     from polaris_spark.spark.views.columns import micros
 
     state = catalog.view()
@@ -66,16 +66,16 @@ def _row(
 
 
 def _describe(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
-    from polaris_spark.catalog.materialized_views import (
+    from polaris_spark.catalog.entities.materialized_views import (
         STORAGE_LOCATION,
         allows_stale,
         document_of,
         storage_name,
         strategy_of,
     )
-    from polaris_spark.catalog.stored_views import last_refresh, materialized
-    from polaris_spark.catalog.view_freshness import freshness
-    from polaris_spark.catalog.view_sources import columns_of, query_of
+    from polaris_spark.catalog.materialized.stored_views import last_refresh, materialized
+    from polaris_spark.catalog.materialized.view_freshness import freshness
+    from polaris_spark.catalog.materialized.view_sources import columns_of, query_of
 
     name, state = view_named(call, arguments["view"]), call.session.catalog.view()
     view = materialized(state, name)

@@ -18,7 +18,7 @@ from polaris_spark.jobs.materialized_views.refresh import Refreshed, refresh
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 if TYPE_CHECKING:
-    from polaris_spark.catalog.entities import TableName
+    from polaris_spark.catalog.entities.entities import TableName
 
 _MOST_THREADS = 64
 
@@ -40,9 +40,9 @@ def _reads(call: Call, namespace: tuple[str, ...] | None) -> dict[TableName, set
     directly or through other views."""
     from pyspark.errors import AnalysisException
 
-    from polaris_spark.catalog.query_pinning import pin
-    from polaris_spark.catalog.stored_views import materialized_views
-    from polaris_spark.catalog.view_sources import query_of
+    from polaris_spark.catalog.materialized.query_pinning import pin
+    from polaris_spark.catalog.materialized.stored_views import materialized_views
+    from polaris_spark.catalog.materialized.view_sources import query_of
     from polaris_spark.errors import RequestError
 
     state, engine = call.session.catalog.view(), query_engine(call.spark())

@@ -17,7 +17,7 @@ from polaris_spark.jobs.procedure import Call
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from polaris_spark.catalog.entities import TableName
+    from polaris_spark.catalog.entities.entities import TableName
     from polaris_spark.jobs.materialized_views.incremental import HiddenColumn, IncrementalQuery
 
 
@@ -46,8 +46,8 @@ def write_rows(call: Call, name: TableName, plan: RefreshPlan) -> Done:
     Raises:
         IncrementalError: the refresh was incremental and failed.
     """
-    from polaris_spark.catalog.materialized_views import STATE, storage_name
-    from polaris_spark.catalog.snapshot_sql import quoted
+    from polaris_spark.catalog.entities.materialized_views import STATE, storage_name
+    from polaris_spark.catalog.materialized.snapshot_sql import quoted
     from polaris_spark.jobs.materialized_views.incremental import IncrementalQuery, recorded
 
     spark, storage = call.spark(), storage_name(name)
@@ -88,7 +88,7 @@ def write_rows(call: Call, name: TableName, plan: RefreshPlan) -> Done:
 
 def _record_lineage(call: Call, plan: RefreshPlan, analyzed: Any) -> None:
     """Add the lineage to the refresh record, unless it equals the lineage of the view's version."""
-    from polaris_spark.catalog.lineage import LINEAGE
+    from polaris_spark.catalog.materialized.lineage import LINEAGE
 
     lineage = lineage_of(call, analyzed, plan.query, len(plan.columns))
     if lineage != plan.lineage:
@@ -125,7 +125,7 @@ def _check_query(call: Call, sql: str, analyzed: Any, table: str) -> None:
 
 def hindrance_of(query: IncrementalQuery, plan: RefreshPlan) -> str:
     """Return why a query can never be refreshed incrementally; an empty string if it can."""
-    from polaris_spark.catalog.nondeterminism import nondeterministic_clauses
+    from polaris_spark.catalog.materialized.nondeterminism import nondeterministic_clauses
 
     clauses = nondeterministic_clauses(plan.query.sql)
     return f"it calls {', '.join(clauses)}" if clauses else query.hindrance
@@ -133,7 +133,7 @@ def hindrance_of(query: IncrementalQuery, plan: RefreshPlan) -> str:
 
 def _why_full(call: Call, query: IncrementalQuery, plan: RefreshPlan) -> str:
     """Return why a refresh is full; an empty string if the change of the stored rows has been computed."""
-    from polaris_spark.catalog.materialized_views import STATE
+    from polaris_spark.catalog.entities.materialized_views import STATE
 
     why = hindrance_of(query, plan)
     if why or isinstance(plan.since, str):
@@ -155,7 +155,7 @@ def _why_full(call: Call, query: IncrementalQuery, plan: RefreshPlan) -> str:
 def _write_change(
     call: Call, name: TableName, table: str, query: IncrementalQuery, plan: RefreshPlan, done: Done
 ) -> None:
-    from polaris_spark.catalog.view_freshness import has_same_columns
+    from polaris_spark.catalog.materialized.view_freshness import has_same_columns
     from polaris_spark.errors import TryAgainError
 
     if not has_same_columns(call.session.catalog.view(), plan.query):
@@ -180,7 +180,7 @@ def _overwrite(
     """
     from pyspark.sql.functions import expr
 
-    from polaris_spark.catalog.materialized_views import STATE
+    from polaris_spark.catalog.entities.materialized_views import STATE
     from polaris_spark.jobs.materialized_views.incremental import hidden_fields, recorded, set_hidden_columns
 
     catalog, hidden = call.session.catalog, plan.hidden
@@ -200,7 +200,7 @@ def _summary(plan: RefreshPlan, done: Done) -> dict[str, str]:
     """Return the entries for the summary of the new snapshot."""
     import msgspec
 
-    from polaris_spark.catalog.refresh_records import (
+    from polaris_spark.catalog.entities.refresh_records import (
         FILES_READ,
         REASON,
         REFRESH,
@@ -210,7 +210,7 @@ def _summary(plan: RefreshPlan, done: Done) -> dict[str, str]:
         SIZE_READ,
         USED_STRATEGY,
     )
-    from polaris_spark.catalog.view_sources import SOURCE_STATES
+    from polaris_spark.catalog.materialized.view_sources import SOURCE_STATES
 
     record = {
         **plan.record,

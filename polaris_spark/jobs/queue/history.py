@@ -14,7 +14,7 @@ from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 from polaris_spark.secret_options import REFERENCE, is_secret
 
 if TYPE_CHECKING:
-    from polaris_spark.catalog.catalog import Catalog
+    from polaris_spark.catalog.catalogs.catalog import Catalog
     from polaris_spark.commits.state import State
     from polaris_spark.maintenance.queue.changes import QueueChange
     from polaris_spark.maintenance.queue.rows import RunRecord
@@ -40,7 +40,7 @@ def read_queue(catalog: Catalog) -> State | None:
 
 def commit_queue(catalog: Catalog, change: QueueChange[Any]) -> Any:
     """Commit a change of a catalog's queue, and return its result. The queue is created if the catalog has none."""
-    from polaris_spark.catalog.catalogs import ensure_reference
+    from polaris_spark.catalog.catalogs.catalogs import ensure_reference
     from polaris_spark.maintenance.queue.rows import queue_reference
 
     name = queue_reference(catalog.row)

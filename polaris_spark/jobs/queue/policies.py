@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.commits.state import State
 from polaris_spark.maintenance.policies.applicable import namespace_of
 from polaris_spark.maintenance.policies.changes import policies_in, targets_of

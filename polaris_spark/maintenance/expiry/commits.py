@@ -13,17 +13,24 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.contents import ContentChange, Prepared, StoredContent, places
-from polaris_spark.catalog.entities import CatalogChange, Context, NameEntry, TableName, TimedChange, find
-from polaris_spark.catalog.folders import Folders
+from polaris_spark.catalog.catalogs.catalog import Catalog
+from polaris_spark.catalog.entities.entities import (
+    CatalogChange,
+    Context,
+    NameEntry,
+    TableName,
+    TimedChange,
+    find,
+)
+from polaris_spark.catalog.files.folders import Folders
+from polaris_spark.catalog.files.permits import Permit
+from polaris_spark.catalog.materialized.source_changes import RefreshNeeds
 from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.rows import Table
 from polaris_spark.catalog.metadata.table_updates import apply_all
-from polaris_spark.catalog.permits import Permit
 from polaris_spark.catalog.rows import IDS, TABLE, id_bytes
-from polaris_spark.catalog.snapshot_expiry import EXPIRED, namespace_levels, record_expired
-from polaris_spark.catalog.source_changes import RefreshNeeds
+from polaris_spark.catalog.tables.contents import ContentChange, Prepared, StoredContent, places
+from polaris_spark.catalog.tables.snapshot_expiry import EXPIRED, namespace_levels, record_expired
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State

@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.catalog.engine import Engine
-from polaris_spark.catalog.permits import Permit
-from polaris_spark.catalog.snapshot_expiry import gc_enabled
+from polaris_spark.catalog.files.permits import Permit
+from polaris_spark.catalog.tables.snapshot_expiry import gc_enabled
 from polaris_spark.commits.change import Operation
 from polaris_spark.maintenance.deletion_records import (
     FILES_OF_A_BATCH,

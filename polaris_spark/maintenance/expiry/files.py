@@ -18,13 +18,13 @@ from typing import Literal
 
 import msgspec
 
-from polaris_spark.catalog.contents import content_of
 from polaris_spark.catalog.engine import MapFunction, Reach
-from polaris_spark.catalog.files import Files, local_path
-from polaris_spark.catalog.manifest_entries import ListedManifest
+from polaris_spark.catalog.files.files import Files, local_path
+from polaris_spark.catalog.manifests.manifest_entries import ListedManifest
 from polaris_spark.catalog.metadata.rows import ObjectReader, PartitionStatistics, Snapshot, Statistics, Table
 from polaris_spark.catalog.rows import Unloaded
-from polaris_spark.catalog.snapshot_expiry import (
+from polaris_spark.catalog.tables.contents import content_of
+from polaris_spark.catalog.tables.snapshot_expiry import (
     ExpiredSnapshots,
     RemovedPieces,
     SnapshotFacts,

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from polaris_spark.catalog.overlapping_tables import Deletable
-from polaris_spark.catalog.permits import Grant
-from polaris_spark.catalog.snapshot_expiry import expired_key
+from polaris_spark.catalog.drops.overlapping_tables import Deletable
+from polaris_spark.catalog.files.permits import Grant
+from polaris_spark.catalog.tables.snapshot_expiry import expired_key
 from polaris_spark.maintenance.expiry.commits import Settled
 from polaris_spark.maintenance.expiry.files import File, NeededVersion
 from polaris_spark.maintenance.expiry.retention import ExpiryDecision

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from polaris_spark.catalog.engine import MapFunction, Reach
-from polaris_spark.catalog.files import Files
-from polaris_spark.catalog.manifest_entries import (
+from polaris_spark.catalog.files.files import Files
+from polaris_spark.catalog.manifests.manifest_entries import (
     CONTENT,
     DATA,
     EQUALITY_DELETES,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from polaris_spark.catalog.metadata.overflow import MAIN_REF, all_refs
 from polaris_spark.catalog.metadata.rows import ObjectReader, Table
 from polaris_spark.catalog.metadata.snapshot_sets import all_named, all_snapshots
-from polaris_spark.catalog.snapshot_expiry import (
+from polaris_spark.catalog.tables.snapshot_expiry import (
     RefFacts,
     Retention,
     SnapshotFacts,

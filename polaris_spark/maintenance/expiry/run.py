@@ -2,13 +2,13 @@
 
 1. Decide which parts of each table expire. Executors do this if there are any.
 2. Remove the expired parts from the tables, in few commits. Each commit also adds a record of the snapshots that it
-   removed from a table: an expired-snapshots record (`catalog.snapshot_expiry`). Then fence the other branches, so that
-   merges that began before do not bring removed snapshots back.
+   removed from a table: an expired-snapshots record (`catalog.tables.snapshot_expiry`). Then fence the other branches,
+   so that merges that began before do not bring removed snapshots back.
 3. Among the files of all recorded snapshots, of this run and of earlier runs, find the files that no table needs any
    more. Executors do this if there are any. The current version of the table is checked, and also all other tables of
    the store, in any realm, catalog and branch. If `check_files` is `locations`, only the tables with overlapping
-   locations are checked. A dropped table that can be restored counts as a table (`catalog.drops`). If a manifest list
-   or manifest of a table is missing, all files in the table's own locations are kept (`orphans.search` says why).
+   locations are checked. A dropped table that can be restored counts as a table (`catalog.drops.drops`). If a manifest
+   list or manifest of a table is missing, all files in the table's own locations are kept (`orphans.search` says why).
 4. Delete the files in three passes: content files, then the manifests that list them, then manifest lists and
    statistics files. Before each wave of files, the heads of the store are read again. `expiry.deletion` describes the
    short time in which files are not protected. A missing file counts as deleted. An interrupted run can be repeated: as
@@ -23,27 +23,27 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.catalog_changes import end_dropped
-from polaris_spark.catalog.contents import content_of
-from polaris_spark.catalog.drops import Drop
+from polaris_spark.catalog.branches.store_heads import StoreHead
+from polaris_spark.catalog.catalogs.catalog import Catalog
+from polaris_spark.catalog.catalogs.catalog_changes import end_dropped
+from polaris_spark.catalog.catalogs.property_changes import bind_branch
+from polaris_spark.catalog.catalogs.references import heads_prefix
+from polaris_spark.catalog.drops.drops import Drop
+from polaris_spark.catalog.drops.overlapping_tables import Deletable, OtherTables, heads_around, table_content
 from polaris_spark.catalog.engine import Engine
-from polaris_spark.catalog.entities import NamespaceName, TableName, find, table_key
-from polaris_spark.catalog.identifiers import dotted
+from polaris_spark.catalog.entities.entities import NamespaceName, TableName, find, table_key
+from polaris_spark.catalog.entities.identifiers import dotted
 from polaris_spark.catalog.metadata.rows import Table
-from polaris_spark.catalog.metadata_export import ExportItem
-from polaris_spark.catalog.overlapping_tables import Deletable, OtherTables, heads_around, table_content
-from polaris_spark.catalog.property_changes import bind_branch
-from polaris_spark.catalog.references import heads_prefix
 from polaris_spark.catalog.rows import IDS, Unloaded, id_bytes
-from polaris_spark.catalog.snapshot_expiry import (
+from polaris_spark.catalog.tables.contents import content_of
+from polaris_spark.catalog.tables.metadata_export import ExportItem
+from polaris_spark.catalog.tables.snapshot_expiry import (
     EXPIRED,
     ExpiredSnapshots,
     entity_of,
     gc_enabled,
     namespace_levels,
 )
-from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import State
 from polaris_spark.errors import ReferenceGoneError

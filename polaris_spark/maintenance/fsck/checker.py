@@ -24,9 +24,9 @@ from itertools import groupby
 from typing import NamedTuple
 
 from polaris_spark.backends.base import Backend
+from polaris_spark.catalog.catalogs.references import CATALOGS
 from polaris_spark.catalog.engine import Engine, LocalEngine, MapFunction, Progress, Reach
-from polaris_spark.catalog.files import Files
-from polaris_spark.catalog.references import CATALOGS
+from polaris_spark.catalog.files.files import Files
 from polaris_spark.catalog.rows import IDS, LOCATIONS, NAMES, UNCONFIRMED
 from polaris_spark.clock import Clock
 from polaris_spark.errors import NotFoundError

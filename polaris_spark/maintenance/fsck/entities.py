@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from polaris_spark.catalog.contents import holdings_of
-from polaris_spark.catalog.entities import TableName, namespace_key, table_key
-from polaris_spark.catalog.locations import Holdings
-from polaris_spark.catalog.materialized_views import STORAGE, is_materialized, storage_name
+from polaris_spark.catalog.entities.entities import TableName, namespace_key, table_key
+from polaris_spark.catalog.entities.materialized_views import STORAGE, is_materialized, storage_name
+from polaris_spark.catalog.files.locations import Holdings
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.rows import (
     CATALOG,
@@ -30,6 +29,7 @@ from polaris_spark.catalog.rows import (
     id_bytes,
     id_from,
 )
+from polaris_spark.catalog.tables.contents import holdings_of
 from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import StoredObjects
 from polaris_spark.errors import BadRequestError, CorruptionError, ObjectTooLargeError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from polaris_spark.catalog.merges.state_merge import MERGED
 from polaris_spark.catalog.rows import IDS, LOCATIONS, NAMES, UNCONFIRMED, id_bytes, id_from
-from polaris_spark.catalog.state_merge import MERGED
 from polaris_spark.commits.rows import Commit, Entries, LogEntry
 from polaris_spark.errors import CorruptionError, WrongTypeError
 from polaris_spark.index import Entry, ExpectedShard, Index, IndexRoot, check, diff

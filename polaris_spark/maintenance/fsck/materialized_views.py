@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from polaris_spark.catalog.entities import TableName
-from polaris_spark.catalog.materialized_views import (
+from polaris_spark.catalog.entities.entities import TableName
+from polaris_spark.catalog.entities.materialized_views import (
     ALLOW_STALE,
     METADATA,
     STORAGE_LOCATION,
@@ -16,11 +16,7 @@ from polaris_spark.catalog.materialized_views import (
     document_of,
     with_storage_table,
 )
-from polaris_spark.catalog.metadata.draft import TableDraft
-from polaris_spark.catalog.metadata.rows import ObjectReader, Table, View, ViewVersion
-from polaris_spark.catalog.metadata.snapshot_sets import all_snapshots
-from polaris_spark.catalog.metadata.texts import Json, decode, get_long
-from polaris_spark.catalog.refresh_records import (
+from polaris_spark.catalog.entities.refresh_records import (
     REFRESH,
     REFRESH_STATE,
     refresh_of_snapshot,
@@ -28,6 +24,10 @@ from polaris_spark.catalog.refresh_records import (
     refresh_state,
     snapshots_of,
 )
+from polaris_spark.catalog.metadata.draft import TableDraft
+from polaris_spark.catalog.metadata.rows import ObjectReader, Table, View, ViewVersion
+from polaris_spark.catalog.metadata.snapshot_sets import all_snapshots
+from polaris_spark.catalog.metadata.texts import Json, decode, get_long
 from polaris_spark.errors import BadRequestError, CorruptionError
 
 

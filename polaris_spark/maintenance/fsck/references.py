@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from polaris_spark.catalog.references import CATALOGS
+from polaris_spark.catalog.catalogs.references import CATALOGS
 from polaris_spark.catalog.rows import DROPPED, NAMES, CatalogRow
 from polaris_spark.clock import AHEAD_MS, iso_text
 from polaris_spark.commits.rows import Commit, Head

@@ -31,7 +31,7 @@ from typing import Final
 
 from polaris_spark.backends.base import Backend
 from polaris_spark.catalog.engine import Engine, LocalEngine, Reach
-from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.files.files import Files
 from polaris_spark.commits.retry import retried
 from polaris_spark.errors import OutcomeUnknownError, RealmStateError, StateError, TryAgainError
 from polaris_spark.maintenance.migration.check import compare_references

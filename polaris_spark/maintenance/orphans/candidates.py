@@ -12,11 +12,11 @@ from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
-from polaris_spark.catalog.drops import Drop
+from polaris_spark.catalog.branches.store_heads import StoreHead
+from polaris_spark.catalog.drops.drops import Drop
 from polaris_spark.catalog.engine import Engine, Reach, Row, Rows
-from polaris_spark.catalog.folders import FileStatus, Folders, repeated
-from polaris_spark.catalog.permits import Permit
-from polaris_spark.catalog.store_heads import StoreHead
+from polaris_spark.catalog.files.folders import FileStatus, Folders, repeated
+from polaris_spark.catalog.files.permits import Permit
 from polaris_spark.errors import BadRequestError, InputError, PolarisError
 from polaris_spark.maintenance.orphans.decisions import FileName, Mismatch, folders_of, is_below, judge
 from polaris_spark.maintenance.orphans.known_files import (

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from polaris_spark.catalog.drops import Drop
+from polaris_spark.catalog.branches.store_heads import StoreHead
+from polaris_spark.catalog.drops.drops import Drop
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.rows import NAMES, TABLE, VIEW, Unloaded
-from polaris_spark.catalog.snapshot_expiry import Levels
-from polaris_spark.catalog.store_heads import StoreHead
+from polaris_spark.catalog.tables.snapshot_expiry import Levels
 from polaris_spark.errors import CorruptionError
 from polaris_spark.index.keys import decode_key
 from polaris_spark.maintenance.needed_files import Content

@@ -13,8 +13,8 @@ from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
-from polaris_spark.catalog.locations import SAME_SCHEME
-from polaris_spark.catalog.paths import normal_path, split_location
+from polaris_spark.catalog.files.locations import SAME_SCHEME
+from polaris_spark.catalog.files.paths import normal_path, split_location
 from polaris_spark.errors import InputError
 
 DAY_MS = 86_400_000

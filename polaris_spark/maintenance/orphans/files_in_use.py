@@ -1,9 +1,9 @@
 """Search for the files in a given set that some table of a store names. Jobs check this before they delete any file.
 
 The search covers every table of every live or recoverable head, with all its snapshots, whatever the table's location.
-It also covers dropped tables that can be restored (`catalog.drops`), as far as their files still exist. If several
-branches have the same version of a table, that version is read only once. If several tables name the same manifest,
-that manifest is read only once.
+It also covers dropped tables that can be restored (`catalog.drops.drops`), as far as their files still exist. If
+several branches have the same version of a table, that version is read only once. If several tables name the same
+manifest, that manifest is read only once.
 
 The driver reads the indexes. Functions that an `Engine` runs read the rows of tables and views, the manifest lists and
 the manifests. They return the locations of manifests, for up to 20,000 tables at a time, and the files of the given set
@@ -22,10 +22,10 @@ from typing import TypeVar
 
 import msgspec
 
-from polaris_spark.catalog.contents import content_of
+from polaris_spark.catalog.branches.store_heads import StoreHead
 from polaris_spark.catalog.engine import Engine, MapFunction, Reach
 from polaris_spark.catalog.metadata.rows import ObjectReader, Table, View
-from polaris_spark.catalog.store_heads import StoreHead
+from polaris_spark.catalog.tables.contents import content_of
 from polaris_spark.errors import MissingFileError, PolarisError
 from polaris_spark.maintenance.needed_files import (
     EVERYWHERE,

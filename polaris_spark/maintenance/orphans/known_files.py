@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from polaris_spark.catalog.drops import Damage, Drop, drops_of
+from polaris_spark.catalog.branches.store_heads import StoreHead
+from polaris_spark.catalog.drops.drops import Damage, Drop, drops_of
 from polaris_spark.catalog.engine import Engine, Reach, Row, Rows
-from polaris_spark.catalog.folders import Links
+from polaris_spark.catalog.files.folders import Links
 from polaris_spark.catalog.rows import NAMES
-from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import StoredObjects
 from polaris_spark.index.ranges import key_ranges
@@ -310,7 +310,8 @@ def place_name(location: str, names: Names) -> FileName:
 def kept_drops(
     head: StoreHead, store: ObjectStore, oldest_purge_ms: int, low: int | None = None, high: int | None = None
 ) -> Iterator[Content]:
-    """Yield the tables and views that were dropped in a history and whose files must still be kept (`catalog.drops`).
+    """Yield the tables and views that were dropped in a history and whose files must still be kept
+    (`catalog.drops.drops`).
 
     If the realm was moved to another store, its later tables there use the same warehouse. A `Content` that stands for
     the whole warehouse is then yielded, too. For a part of the log that cannot be read, a `Content` with a `problem` is

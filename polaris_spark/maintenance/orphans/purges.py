@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from polaris_spark.catalog.drops import Damage, Drop, drops_of, logged
-from polaris_spark.catalog.entities import Context, TimedChange
-from polaris_spark.catalog.files import Files
-from polaris_spark.catalog.folders import Folders, repeated
+from polaris_spark.catalog.branches.store_heads import StoreHead
+from polaris_spark.catalog.drops.drops import Damage, Drop, drops_of, logged
+from polaris_spark.catalog.entities.entities import Context, TimedChange
+from polaris_spark.catalog.files.files import Files
+from polaris_spark.catalog.files.folders import Folders, repeated
 from polaris_spark.catalog.rows import NAMES
-from polaris_spark.catalog.store_heads import StoreHead
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State, StoredObjects

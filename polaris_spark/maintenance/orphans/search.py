@@ -35,10 +35,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from polaris_spark.catalog.branches.store_heads import StoreHead
 from polaris_spark.catalog.engine import Engine
-from polaris_spark.catalog.folders import CHANGED
-from polaris_spark.catalog.permits import Grant
-from polaris_spark.catalog.store_heads import StoreHead
+from polaris_spark.catalog.files.folders import CHANGED
+from polaris_spark.catalog.files.permits import Grant
 from polaris_spark.errors import PolarisError
 from polaris_spark.maintenance.file_deletion import delete_files
 from polaris_spark.maintenance.needed_files import EVERYWHERE

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.entities import NamespaceName, TableName, namespace_key, table_key
+from polaris_spark.catalog.catalogs.catalog import Catalog
+from polaris_spark.catalog.entities.entities import NamespaceName, TableName, namespace_key, table_key
 from polaris_spark.catalog.rows import IDS as ENTITY_IDS
 from polaris_spark.catalog.rows import NAMES, NAMESPACE, id_bytes, id_from
 from polaris_spark.commits.state import CommitReader, State, reading_state

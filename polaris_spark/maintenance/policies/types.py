@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from polaris_spark.catalog.properties import MAX_REF_AGE, MAX_SNAPSHOT_AGE, MIN_SNAPSHOTS
+from polaris_spark.catalog.entities.properties import MAX_REF_AGE, MAX_SNAPSHOT_AGE, MIN_SNAPSHOTS
 from polaris_spark.errors import BadRequestError, InputError
 from polaris_spark.maintenance.queue.timing import check_duration
 from polaris_spark.property_values import duration_ms

@@ -24,9 +24,9 @@ from typing import Final, NamedTuple
 
 from polaris_spark.backends.chunks import sized
 from polaris_spark.backends.directories import flush_directory
+from polaris_spark.catalog.branches.store_heads import refuse_unlisted
 from polaris_spark.catalog.engine import LocalEngine, Progress, Reach, Row
-from polaris_spark.catalog.files import Files, unwritable
-from polaris_spark.catalog.store_heads import refuse_unlisted
+from polaris_spark.catalog.files.files import Files, unwritable
 from polaris_spark.commits.settings import CommitSettings
 from polaris_spark.errors import (
     CorruptionError,

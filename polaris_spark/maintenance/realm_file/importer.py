@@ -27,7 +27,7 @@ from typing import Final
 
 from polaris_spark.backends.base import ObjectRow
 from polaris_spark.catalog.engine import Engine, LocalEngine, Progress, Reach, Row
-from polaris_spark.catalog.files import Files
+from polaris_spark.catalog.files.files import Files
 from polaris_spark.clock import iso_text
 from polaris_spark.commits.retry import retried
 from polaris_spark.errors import CorruptionError, RealmStateError, StateError, TaskLostError

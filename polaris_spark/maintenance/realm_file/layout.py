@@ -30,7 +30,7 @@ import msgspec
 
 from polaris_spark.backends.base import MAX_NAME_BYTES, MAX_ROW_BYTES, ObjectRow, ReferenceRow
 from polaris_spark.backends.chunks import sized, value_bytes
-from polaris_spark.catalog.files import unwritable
+from polaris_spark.catalog.files.files import unwritable
 from polaris_spark.commits.publication import encode_head, read_head
 from polaris_spark.errors import CorruptionError, InputError, NewerFormatError, SourceError
 from polaris_spark.ids import MAX_ID

@@ -10,8 +10,8 @@ import msgspec
 from polaris_spark.access import securables
 from polaris_spark.access.needs import Need, On
 from polaris_spark.access.scopes import Scope
-from polaris_spark.catalog.merge_base import Distance, created_ms, distance
-from polaris_spark.catalog.references import catalog_prefix
+from polaris_spark.catalog.branches.merge_base import Distance, created_ms, distance
+from polaris_spark.catalog.catalogs.references import catalog_prefix
 from polaris_spark.commits.rows import Head
 from polaris_spark.names import MAIN
 from polaris_spark.property_values import duration_text

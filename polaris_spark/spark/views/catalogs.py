@@ -8,8 +8,8 @@ from typing import NamedTuple
 from polaris_spark.access import securables
 from polaris_spark.access.needs import Need, On
 from polaris_spark.access.scopes import Scope
-from polaris_spark.catalog.properties import WAREHOUSE
-from polaris_spark.catalog.references import CATALOGS, catalogs_in, dropped_in
+from polaris_spark.catalog.catalogs.references import CATALOGS, catalogs_in, dropped_in
+from polaris_spark.catalog.entities.properties import WAREHOUSE
 from polaris_spark.catalog.rows import CatalogRow, DroppedMark
 from polaris_spark.spark.realm_reader import ReadStore
 from polaris_spark.spark.views.columns import LONG, STRING, STRING_MAP, TIMESTAMP, ViewColumn, micros, pairs

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from polaris_spark.access import securables
 from polaris_spark.access.scopes import SHOWS_CHANGES, Scope, Sight, privilege_for, sees_change
-from polaris_spark.catalog.identifiers import dotted
-from polaris_spark.catalog.references import CATALOGS, catalog_in
+from polaris_spark.catalog.catalogs.references import CATALOGS, catalog_in
+from polaris_spark.catalog.entities.identifiers import dotted
 from polaris_spark.catalog.rows import CATALOG, NAMESPACE, TABLE, VIEW
 from polaris_spark.commits.rows import Head, LogEntry
 from polaris_spark.index.keys import DecodedKey, decode_key

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 import polaris_spark.access.rows
-import polaris_spark.catalog.metrics
+import polaris_spark.catalog.catalogs.metrics
 
 # Types must be registered to be shown, in workers as well. Reading views does not otherwise need these modules' types.
-import polaris_spark.catalog.snapshot_expiry
+import polaris_spark.catalog.tables.snapshot_expiry
 import polaris_spark.maintenance.deletion_records
 import polaris_spark.maintenance.policies.rows
 import polaris_spark.maintenance.queue.rows  # noqa: F401

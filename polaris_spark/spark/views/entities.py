@@ -14,7 +14,7 @@ import msgspec
 from polaris_spark.access.needs import Needs
 from polaris_spark.access.privileges import SEES_NAMESPACE
 from polaris_spark.access.scopes import Scope, Sight, privilege_for
-from polaris_spark.catalog.identifiers import dotted, parse_dotted
+from polaris_spark.catalog.entities.identifiers import dotted, parse_dotted
 from polaris_spark.catalog.rows import IDS, NAMES, NAMESPACE, TABLE, VIEW, Unloaded, id_bytes, id_from
 from polaris_spark.commits.state import CommitReader, StoredObjects
 from polaris_spark.errors import InputError

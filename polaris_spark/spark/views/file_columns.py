@@ -15,8 +15,8 @@ from pyspark.sql.types import (
     StringType,
 )
 
-from polaris_spark.catalog import manifest_entries as m
-from polaris_spark.catalog.manifest_entries import ListedManifest, ManifestEntry
+from polaris_spark.catalog.manifests import manifest_entries as m
+from polaris_spark.catalog.manifests.manifest_entries import ListedManifest, ManifestEntry
 from polaris_spark.spark.views.columns import BINARY, INT, LONG, LONGS, STRING, STRINGS, ViewColumn
 from polaris_spark.spark.views.entities import IDENTITY, EntityEntry
 

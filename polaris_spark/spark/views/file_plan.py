@@ -11,7 +11,7 @@ import msgspec
 from polaris_spark.catalog.metadata.overflow import current_piece
 from polaris_spark.catalog.metadata.rows import Snapshot, Table
 from polaris_spark.catalog.rows import TABLE
-from polaris_spark.catalog.summaries import number_in
+from polaris_spark.catalog.tables.summaries import number_in
 from polaris_spark.commits.state import StoredObjects
 from polaris_spark.index.keys import key_after
 from polaris_spark.spark.views.entities import EntityEntry, NamesTask, by_id, named, plan_names, with_loaded

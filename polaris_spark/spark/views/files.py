@@ -17,16 +17,16 @@ import msgspec
 
 from polaris_spark.access.needs import Need, On
 from polaris_spark.access.scopes import Scope
-from polaris_spark.catalog import manifest_entries as m
-from polaris_spark.catalog.files import Files
-from polaris_spark.catalog.identifiers import dotted
-from polaris_spark.catalog.manifest_entries import ListedManifest, ManifestEntry
+from polaris_spark.catalog.entities.identifiers import dotted
+from polaris_spark.catalog.files.files import Files
+from polaris_spark.catalog.manifests import manifest_entries as m
+from polaris_spark.catalog.manifests.manifest_entries import ListedManifest, ManifestEntry
+from polaris_spark.catalog.manifests.partition_texts import PartitionTexts
 from polaris_spark.catalog.metadata.overflow import MAIN_REF, all_refs
 from polaris_spark.catalog.metadata.pieces import placed
 from polaris_spark.catalog.metadata.rows import Ref, Snapshot, Table
-from polaris_spark.catalog.metadata_files import read_text
-from polaris_spark.catalog.partition_texts import PartitionTexts
 from polaris_spark.catalog.rows import TABLE, Unloaded
+from polaris_spark.catalog.tables.metadata_files import read_text
 from polaris_spark.commits.state import StoredObjects
 from polaris_spark.config import Secret
 from polaris_spark.errors import PolarisError, UnreadableFileError

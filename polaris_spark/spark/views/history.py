@@ -12,7 +12,7 @@ from functools import cache, partial
 from typing import Generic, NamedTuple, TypeVar
 
 from polaris_spark.access.scopes import Scope
-from polaris_spark.catalog.archived_log import (
+from polaris_spark.catalog.branches.archived_log import (
     NO_ARCHIVE,
     ArchivedLog,
     Part,
@@ -21,7 +21,7 @@ from polaris_spark.catalog.archived_log import (
     line_of,
     number_in_log,
 )
-from polaris_spark.catalog.references import CATALOGS, catalog_in, head_name
+from polaris_spark.catalog.catalogs.references import CATALOGS, catalog_in, head_name
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.commits.as_of import AsOf, find_commit, moment, pinned, pinned_in_realm
 from polaris_spark.commits.log import ancestor, commit_at

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from polaris_spark.access.scopes import Scope
-from polaris_spark.catalog.references import catalog_in
+from polaris_spark.catalog.catalogs.references import catalog_in
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import CommitReader

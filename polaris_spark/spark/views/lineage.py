@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from polaris_spark.access.needs import Need, On
-from polaris_spark.catalog.entities import TableName
-from polaris_spark.catalog.identifiers import dotted
-from polaris_spark.catalog.lineage import DIRECT, Dependence, dependences
-from polaris_spark.catalog.materialized_views import is_materialized
+from polaris_spark.catalog.entities.entities import TableName
+from polaris_spark.catalog.entities.identifiers import dotted
+from polaris_spark.catalog.entities.materialized_views import is_materialized
+from polaris_spark.catalog.materialized.lineage import DIRECT, Dependence, dependences
 from polaris_spark.catalog.metadata.rows import View
 from polaris_spark.catalog.rows import VIEW
 from polaris_spark.commits.state import reading_state

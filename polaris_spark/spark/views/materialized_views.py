@@ -6,17 +6,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from polaris_spark.access.needs import Need, On
-from polaris_spark.catalog.entities import TableName
-from polaris_spark.catalog.materialized_views import (
+from polaris_spark.catalog.entities.entities import TableName
+from polaris_spark.catalog.entities.materialized_views import (
     STORAGE_LOCATION,
     allows_stale,
     document_of,
     is_materialized,
     strategy_of,
 )
-from polaris_spark.catalog.metadata.rows import View
-from polaris_spark.catalog.metadata.texts import Json
-from polaris_spark.catalog.refresh_records import (
+from polaris_spark.catalog.entities.refresh_records import (
     FILES_READ,
     REASON,
     REFRESH_START,
@@ -25,10 +23,12 @@ from polaris_spark.catalog.refresh_records import (
     USED_STRATEGY,
     refresh_duration_ms,
 )
+from polaris_spark.catalog.materialized.stored_views import last_refresh, refreshed_snapshot
+from polaris_spark.catalog.materialized.view_freshness import Behind, Freshness, behind, freshness
+from polaris_spark.catalog.metadata.rows import View
+from polaris_spark.catalog.metadata.texts import Json
 from polaris_spark.catalog.rows import VIEW
-from polaris_spark.catalog.stored_views import last_refresh, refreshed_snapshot
-from polaris_spark.catalog.summaries import number_in
-from polaris_spark.catalog.view_freshness import Behind, Freshness, behind, freshness
+from polaris_spark.catalog.tables.summaries import number_in
 from polaris_spark.commits.state import reading_state
 from polaris_spark.spark.realm_reader import ReadStore
 from polaris_spark.spark.views.columns import (

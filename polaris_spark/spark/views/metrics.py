@@ -10,8 +10,7 @@ from pyspark.sql.types import LongType, MapType, StringType
 
 from polaris_spark.access.needs import Need, On
 from polaris_spark.access.scopes import Scope
-from polaris_spark.catalog.identifiers import dotted
-from polaris_spark.catalog.metrics import (
+from polaris_spark.catalog.catalogs.metrics import (
     REPORTS,
     KeptReport,
     Report,
@@ -21,6 +20,7 @@ from polaris_spark.catalog.metrics import (
     parse_report,
     report_count,
 )
+from polaris_spark.catalog.entities.identifiers import dotted
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.index import Entry
 from polaris_spark.spark.realm_reader import ReadStore

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from polaris_spark.access.needs import Need, On
-from polaris_spark.catalog.identifiers import dotted, parse_dotted
+from polaris_spark.catalog.entities.identifiers import dotted, parse_dotted
 from polaris_spark.catalog.rows import NAMESPACE, Namespace
 from polaris_spark.errors import InputError
 from polaris_spark.index.keys import entry_key, key_after

@@ -129,7 +129,7 @@ def _branch_of(name: str) -> str:
     """Return the branch on which a transaction of this process began; for another name, return the name."""
     if not is_transaction(name):
         return name
-    from polaris_spark.catalog.transactions import branch_of_transaction  # importing it takes long
+    from polaris_spark.catalog.merges.transactions import branch_of_transaction  # importing it takes long
 
     return branch_of_transaction(name) or name
 

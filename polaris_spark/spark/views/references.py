@@ -11,7 +11,7 @@ from pyspark.sql.types import ArrayType, LongType, StructField, StructType, Time
 from polaris_spark.access.needs import Need, On
 from polaris_spark.access.scopes import READS_ALL, Scope
 from polaris_spark.backends.base import Split
-from polaris_spark.catalog.references import CATALOGS
+from polaris_spark.catalog.catalogs.references import CATALOGS
 from polaris_spark.commits.rows import Head
 from polaris_spark.spark.realm_reader import ReadStore
 from polaris_spark.spark.views.columns import BOOLEAN, INT, LONG, STRING, TIMESTAMP, ViewColumn, micros

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from polaris_spark.access.needs import Need, On
-from polaris_spark.catalog.identifiers import dotted
-from polaris_spark.catalog.materialized_views import STORAGE
-from polaris_spark.catalog.refresh_records import (
+from polaris_spark.catalog.entities.identifiers import dotted
+from polaris_spark.catalog.entities.materialized_views import STORAGE
+from polaris_spark.catalog.entities.refresh_records import (
     FILES_READ,
     REASON,
     REFRESH,
@@ -20,7 +20,7 @@ from polaris_spark.catalog.refresh_records import (
     refresh_of_snapshot,
 )
 from polaris_spark.catalog.rows import TABLE
-from polaris_spark.catalog.summaries import number_in
+from polaris_spark.catalog.tables.summaries import number_in
 from polaris_spark.errors import BadRequestError
 from polaris_spark.spark.views.columns import (
     BOOLEAN,

@@ -21,7 +21,7 @@ from polaris_spark.catalog.metadata.rows import (
     Table,
 )
 from polaris_spark.catalog.rows import TABLE, Unloaded
-from polaris_spark.catalog.summaries import number_in
+from polaris_spark.catalog.tables.summaries import number_in
 from polaris_spark.commits.state import StoredObjects
 from polaris_spark.index import Index, IndexRoot
 from polaris_spark.spark.views.columns import (

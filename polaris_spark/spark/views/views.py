@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from polaris_spark.access.needs import Need, On
-from polaris_spark.catalog.identifiers import dotted
+from polaris_spark.catalog.entities.identifiers import dotted
 from polaris_spark.catalog.metadata.rows import EMPTY_VIEW, Schema, View, ViewVersion
 from polaris_spark.catalog.rows import VIEW, Unloaded
 from polaris_spark.spark.views.columns import (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from polaris_spark.catalog.checked_merge import CheckOutcome, MergedState
-from polaris_spark.catalog.checks import Check
-from polaris_spark.catalog.merge_steps import Merged
-from polaris_spark.catalog.merges import Options, merge_branch
+from polaris_spark.catalog.branches.checks import Check
+from polaris_spark.catalog.merges.checked_merge import CheckOutcome, MergedState
+from polaris_spark.catalog.merges.merge_steps import Merged
+from polaris_spark.catalog.merges.merges import Options, merge_branch
 from polaris_spark.commits.change import Operation
 from tests.rest.client import Client
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from polaris_spark.catalog.checked_merge import MergedState
-from polaris_spark.catalog.checks import MAX_CHECKS, MAX_SQL_BYTES, Check, checks_of
-from polaris_spark.catalog.merges import Options, cherry_pick, revert
-from polaris_spark.catalog.staging import commit_staged
+from polaris_spark.catalog.branches.checks import MAX_CHECKS, MAX_SQL_BYTES, Check, checks_of
+from polaris_spark.catalog.merges.checked_merge import MergedState
+from polaris_spark.catalog.merges.merges import Options, cherry_pick, revert
+from polaris_spark.catalog.merges.staging import commit_staged
 from polaris_spark.commits.log import entries
 from polaris_spark.errors import (
     AlreadyExistsError,

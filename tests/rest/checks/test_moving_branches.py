@@ -9,11 +9,11 @@ from itertools import count
 
 import pytest
 
-from polaris_spark.catalog.checked_merge import TRIES, MergedState, ReadDifference, merge_checked
-from polaris_spark.catalog.merge_steps import Difference, Merged, Strategy
-from polaris_spark.catalog.merges import Options, cherry_pick, compare, merge_branch, revert
-from polaris_spark.catalog.state_merge import MergeStates, new_difference
-from polaris_spark.catalog.states import reader_at
+from polaris_spark.catalog.branches.states import reader_at
+from polaris_spark.catalog.merges.checked_merge import TRIES, MergedState, ReadDifference, merge_checked
+from polaris_spark.catalog.merges.merge_steps import Difference, Merged, Strategy
+from polaris_spark.catalog.merges.merges import Options, cherry_pick, compare, merge_branch, revert
+from polaris_spark.catalog.merges.state_merge import MergeStates, new_difference
 from polaris_spark.commits.state import State
 from polaris_spark.errors import CheckFailedError, CommitFailedError, MergeConflictError
 from polaris_spark.jobs.registry import call

@@ -9,7 +9,7 @@ import pytest
 from polaris_spark.catalog.imports.directory import DirectoryTree
 from polaris_spark.errors import CheckFailedError
 from polaris_spark.jobs.registry import call
-from tests.imports.support import run, table_in
+from tests.catalog.imports.support import run, table_in
 from tests.rest.client import Client, table
 from tests.rest.conftest import OpenBranch
 

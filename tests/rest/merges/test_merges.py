@@ -10,10 +10,10 @@ import fastavro
 import pytest
 
 import polaris_spark
-from polaris_spark.catalog.branches import branch_of
-from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.merge_base import merge_base
-from polaris_spark.catalog.merge_steps import Merged
+from polaris_spark.catalog.branches.branches import branch_of
+from polaris_spark.catalog.branches.merge_base import merge_base
+from polaris_spark.catalog.catalogs.catalog import Catalog
+from polaris_spark.catalog.merges.merge_steps import Merged
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.log import entries
 from polaris_spark.commits.state import CommitReader
@@ -357,7 +357,7 @@ def test_a_merge_that_began_before_the_branch_got_a_newer_state_takes_that_as_it
                 other.set("t", **{"my.one": "2"})
         return branch_of(catalog, name)
 
-    monkeypatch.setattr("polaris_spark.catalog.merges.branch_of", late)
+    monkeypatch.setattr("polaris_spark.catalog.merges.merges.branch_of", late)
     assert merge(main, "dev") == {"made": "added"}
     assert begun
     assert properties(main, "t") == {"my.one": "2"}
@@ -382,7 +382,7 @@ def test_a_merge_does_not_bring_snapshots_that_expire_meanwhile(
             expired.extend(make(dev, "expire", table="db.t", older_than="0 s", retain_last=1))
         return found
 
-    monkeypatch.setattr("polaris_spark.catalog.merges.branch_of", late)
+    monkeypatch.setattr("polaris_spark.catalog.merges.merges.branch_of", late)
     if procedure == "merge":
         assert merge(main, "dev") == {"db.t": "changed"}
     else:

@@ -7,14 +7,15 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from random import Random
 
-from polaris_spark.catalog import branches, merges, staging
-from polaris_spark.catalog.catalog import Catalog
+from polaris_spark.catalog.branches import branches
+from polaris_spark.catalog.branches.states import catalog_at
+from polaris_spark.catalog.catalogs.catalog import Catalog
+from polaris_spark.catalog.drops.undrop import undrop
 from polaris_spark.catalog.engine import LocalEngine, Reach
-from polaris_spark.catalog.entities import TableName, table_key
-from polaris_spark.catalog.merges import Options
+from polaris_spark.catalog.entities.entities import TableName, table_key
+from polaris_spark.catalog.merges import merges, staging
+from polaris_spark.catalog.merges.merges import Options
 from polaris_spark.catalog.rows import NAMES
-from polaris_spark.catalog.states import catalog_at
-from polaris_spark.catalog.undrop import undrop
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import ClockError, CorruptionError, MergeConflictError, PolarisError
 from polaris_spark.jobs import expire

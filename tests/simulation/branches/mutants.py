@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from polaris_spark.catalog import (
-    branches,
-    catalog,
-    entity_merge,
-    merges,
-    staging,
-    state_merge,
-    table_merge,
-    transactions,
-    undrop,
-)
+from polaris_spark.catalog.branches import branches
+from polaris_spark.catalog.catalogs import catalog
+from polaris_spark.catalog.drops import undrop
+from polaris_spark.catalog.merges import entity_merge, merges, staging, state_merge, table_merge, transactions
 from polaris_spark.maintenance import sweep_roots
 from polaris_spark.maintenance.expiry import run
 from polaris_spark.testing.schedules import Rates

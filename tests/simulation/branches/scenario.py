@@ -10,11 +10,11 @@ from random import Random
 from typing import Any, cast
 from unittest.mock import patch
 
-from polaris_spark.catalog import branches
-from polaris_spark.catalog.catalogs import heads_prefix, initialize
-from polaris_spark.catalog.manifest_files import ManifestFiles
-from polaris_spark.catalog.realm_catalogs import RealmCatalogs
-from polaris_spark.catalog.references import catalog_prefix
+from polaris_spark.catalog.branches import branches
+from polaris_spark.catalog.catalogs.catalogs import heads_prefix, initialize
+from polaris_spark.catalog.catalogs.realm_catalogs import RealmCatalogs
+from polaris_spark.catalog.catalogs.references import catalog_prefix
+from polaris_spark.catalog.manifests.manifest_files import ManifestFiles
 from polaris_spark.commits.change import Operation
 from polaris_spark.config import Properties
 from polaris_spark.rest.session import Session

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 from polaris_spark.catalog.engine import LocalEngine, Reach
-from polaris_spark.catalog.entities import TableName
+from polaris_spark.catalog.entities.entities import TableName
 from polaris_spark.errors import ClockError, CorruptionError, PolarisError
 from polaris_spark.jobs import expire
 from polaris_spark.jobs.export_metadata import select

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from polaris_spark.catalog import contents, materialized_view_changes, source_changes, view_freshness
-from polaris_spark.catalog.contents import ContentChange, DropContent, Rename
+from polaris_spark.catalog.materialized import materialized_view_changes, source_changes, view_freshness
+from polaris_spark.catalog.tables import contents
+from polaris_spark.catalog.tables.contents import ContentChange, DropContent, Rename
 from polaris_spark.jobs.materialized_views import write
 from polaris_spark.maintenance.expiry import commits
 from polaris_spark.testing.schedules import Rates
@@ -30,9 +31,9 @@ REFRESH_MUTANTS: dict[str, Mutant] = {
                 write,
                 "_overwrite",
                 'call.progress("computing the rows")',
-                "from polaris_spark.catalog.stored_views import materialized\n"
-                "    from polaris_spark.catalog.query_pinning import pin\n"
-                "    from polaris_spark.catalog.view_sources import query_of\n"
+                "from polaris_spark.catalog.materialized.stored_views import materialized\n"
+                "    from polaris_spark.catalog.materialized.query_pinning import pin\n"
+                "    from polaris_spark.catalog.materialized.view_sources import query_of\n"
                 "    state = catalog.view()\n"
                 "    query = query_of(state, materialized(state, name))\n"
                 "    pinned = pin(state, spark_catalog(call), query, name)\n"

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 from typing import Any, Literal, cast
 
 from polaris_spark.access.control import AccessControl
-from polaris_spark.catalog.catalog import Catalog
-from polaris_spark.catalog.entities import Context
-from polaris_spark.catalog.manifest_files import ManifestFiles
-from polaris_spark.catalog.properties import Binding
+from polaris_spark.catalog.catalogs.catalog import Catalog
+from polaris_spark.catalog.entities.entities import Context
+from polaris_spark.catalog.entities.properties import Binding
+from polaris_spark.catalog.manifests.manifest_files import ManifestFiles
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.config import Properties
 from polaris_spark.rest.session import Session

@@ -6,13 +6,13 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from polaris_spark.catalog import view_freshness
-from polaris_spark.catalog.catalogs import heads_prefix
-from polaris_spark.catalog.contents import document
-from polaris_spark.catalog.entities import TableName
+from polaris_spark.catalog.catalogs.catalogs import heads_prefix
+from polaris_spark.catalog.entities.entities import TableName
+from polaris_spark.catalog.materialized import view_freshness
 from polaris_spark.catalog.metadata.rows import Table as StoredTable
 from polaris_spark.catalog.metadata.rows import View as StoredView
 from polaris_spark.catalog.rows import NAMES, TABLE, VIEW, CatalogRow
+from polaris_spark.catalog.tables.contents import document
 from polaris_spark.commits.rows import Commit, LogEntry
 from polaris_spark.commits.state import CommitReader, StoredObjects, reading_state
 from polaris_spark.index.keys import decode_key

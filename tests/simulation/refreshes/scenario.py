@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from polaris_spark.catalog import view_freshness
-from polaris_spark.catalog.catalogs import initialize
-from polaris_spark.catalog.entities import TableName
-from polaris_spark.catalog.realm_catalogs import RealmCatalogs
+from polaris_spark.catalog.catalogs.catalogs import initialize
+from polaris_spark.catalog.catalogs.realm_catalogs import RealmCatalogs
+from polaris_spark.catalog.entities.entities import TableName
+from polaris_spark.catalog.materialized import view_freshness
 from polaris_spark.commits.change import Operation
 from polaris_spark.config import Properties
 from polaris_spark.errors import BadRequestError

@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from polaris_spark.catalog.materialized_views import HIDDEN
+from polaris_spark.catalog.entities.materialized_views import HIDDEN
 from polaris_spark.jobs.materialized_views import incremental, query_engine, write
 from polaris_spark.jobs.materialized_views.incremental import Changed, HiddenColumn
 from tests.rest.client import table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from polaris_spark.catalog.archived_log import ARCHIVE, LOG, parts_in
+from polaris_spark.catalog.branches.archived_log import ARCHIVE, LOG, parts_in
 from polaris_spark.clock import ManualClock
 from polaris_spark.jobs.registry import call
 from polaris_spark.store.cache import process_cache

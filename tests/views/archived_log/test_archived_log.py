@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThanOrEqual
 
-from polaris_spark.catalog.archived_log import ARCHIVE, COMMITS_OF_A_PART, Archive, LogPart
-from polaris_spark.catalog.references import CATALOGS
+from polaris_spark.catalog.branches.archived_log import ARCHIVE, COMMITS_OF_A_PART, Archive, LogPart
+from polaris_spark.catalog.catalogs.references import CATALOGS
 from polaris_spark.clock import ManualClock
 from polaris_spark.errors import HistoryTrimmedError
 from polaris_spark.jobs.registry import call
@@ -64,7 +64,7 @@ def test_filters_read_only_the_parts_that_they_allow(
     catalog: Catalog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     days(catalog, clock, 30)
-    monkeypatch.setattr("polaris_spark.catalog.archived_log.COMMITS_OF_A_PART", 5)
+    monkeypatch.setattr("polaris_spark.catalog.branches.archived_log.COMMITS_OF_A_PART", 5)
     sweep(catalog)
     line = [part for part in parts(catalog) if b"cat/" in part.line]
     assert len(line) > 5
@@ -94,7 +94,7 @@ def test_filters_read_only_the_parts_that_they_allow(
 def test_nightly_trims_fill_parts(
     catalog: Catalog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polaris_spark.catalog.archived_log.COMMITS_OF_A_PART", 4)
+    monkeypatch.setattr("polaris_spark.catalog.branches.archived_log.COMMITS_OF_A_PART", 4)
     for _ in range(3):
         days(catalog, clock, 5)
         before = changes(catalog)

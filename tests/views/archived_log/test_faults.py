@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from polaris_spark.backends.base import ObjectKey
-from polaris_spark.catalog.archived_log import ARCHIVE, LOG, encode_range, part_key
+from polaris_spark.catalog.branches.archived_log import ARCHIVE, LOG, encode_range, part_key
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Change, Operation
 from polaris_spark.commits.log import ancestor
@@ -83,7 +83,7 @@ class TestGaps:
         self, catalog: Catalog, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A part whose times are ahead is kept, and so are the later parts."""
-        monkeypatch.setattr("polaris_spark.catalog.archived_log.COMMITS_OF_A_PART", 4)
+        monkeypatch.setattr("polaris_spark.catalog.branches.archived_log.COMMITS_OF_A_PART", 4)
         days(catalog, clock, 8)
         catalog.session.set_catalog_properties({"log-retention": "30 d"})
         sweep(catalog)

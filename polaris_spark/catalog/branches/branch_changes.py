@@ -1,0 +1,198 @@
+"""Changes of branches and tags that exist: rename, move to another commit, protect, and change owner and comment.
+
+Only merges, reverts and cherry-picks may change a protected branch. It can be neither dropped, renamed nor moved. Its
+registration and its commits say that it is protected (`protection`).
+
+These changes may be committed to a protected branch, because they apply the difference of two states and evaluate the
+checks of the branch, or do not change what the branch contains (`Change.onto_protected`): merges, reverts and
+cherry-picks; the copy of the catalog's properties; expiry of snapshots and the record of deleted files; loads of lazily
+imported tables; compaction of indexes. Trimming and fencing change the row and make no commit. Reports of scans and
+commits have a reference of their own. All other changes are refused, among them refreshes of materialized views,
+transactions and `undrop`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from polaris_spark.catalog.branches.branches import (
+    Branch,
+    branch_of,
+    is_protected,
+    require_name,
+    require_stored,
+    tag_of,
+    taken,
+)
+from polaris_spark.catalog.branches.merge_base import CHECKS, BeginBranch, Contained
+from polaris_spark.catalog.branches.protection import CopyProtection
+from polaris_spark.catalog.branches.states import catalog_at
+from polaris_spark.catalog.catalogs.catalog import Catalog
+from polaris_spark.catalog.catalogs.catalogs import catalog_key
+from polaris_spark.catalog.catalogs.references import head_name, tag_name
+from polaris_spark.commits.change import Operation
+from polaris_spark.commits.rows import Head, LogEntry
+from polaris_spark.commits.settings import PROTECTION
+from polaris_spark.errors import (
+    AlreadyExistsError,
+    BadRequestError,
+    CommitFailedError,
+    NotFoundError,
+    ProtectedBranchError,
+)
+from polaris_spark.names import AREA, MAIN
+
+
+def rename_branch(catalog: Catalog, name: str, to: str, operation: Operation) -> Branch:
+    """Rename a branch. Its commits stay as they are; a process that has the branch open gets an error.
+
+    Raises:
+        AlreadyExistsError: a branch or tag has the new name.
+        BadRequestError: it is the branch main, or no branch can have the new name.
+        NotFoundError: the branch does not exist.
+        ProtectedBranchError: the branch is protected.
+    """
+    if name == MAIN:
+        raise BadRequestError(f"the branch {MAIN!r} of catalog {catalog.name!r} cannot be renamed")
+    renamed = _renamed(catalog, "branch", name, to, operation)
+    catalog.opened_branches.discard(name)
+    return renamed
+
+
+def rename_tag(catalog: Catalog, name: str, to: str, operation: Operation) -> Branch:
+    """Rename a tag. It keeps its commit.
+
+    Raises:
+        AlreadyExistsError: a branch or tag has the new name.
+        BadRequestError: no tag can have the new name.
+        NotFoundError: the tag does not exist.
+    """
+    return _renamed(catalog, "tag", name, to, operation)
+
+
+def _renamed(
+    catalog: Catalog, kind: Literal["branch", "tag"], name: str, to: str, operation: Operation
+) -> Branch:
+    require_name(kind, to)
+    row = catalog.row
+    if kind == "branch":
+        branch_of(catalog, name)
+        before, after, rival = head_name(row, name), head_name(row, to), tag_name(row, to)
+    else:
+        tag_of(catalog, name)
+        before, after, rival = tag_name(row, name), tag_name(row, to), head_name(row, to)
+    try:
+        renamed = catalog.references.rename(before, after, operation, rivals=(rival,))
+    except AlreadyExistsError as error:
+        raise taken(catalog, to) from error
+    except ProtectedBranchError as error:
+        raise is_protected(name, error) from error
+    return Branch(to, renamed.first_head(), renamed.registration)
+
+
+def reassign_branch(
+    catalog: Catalog, name: str, to: str, operation: Operation, *, expected: str = ""
+) -> Branch:
+    """Move a branch to another commit. The commits that it had are no longer in its history.
+
+    Args:
+        to: the state to move to (`catalog.branches.states`): another branch, a tag, or a commit or time of this branch.
+        expected: number or id of the newest commit that the branch has; empty for the present one.
+    Raises:
+        BadRequestError: the state is that of an open transaction.
+        CommitFailedError: the branch has another newest commit than `expected`, or gets one at the same time.
+        NotFoundError: the branch or the state does not exist.
+        ProtectedBranchError: the branch is protected.
+    """
+    present, reference = branch_of(catalog, name), head_name(catalog.row, name)
+    before = present.head
+    wrong = f"branch {name!r} of catalog {catalog.name!r} was not moved"
+    if expected and expected not in (str(before.number), str(before.commit), f"{before.commit:x}"):
+        raise CommitFailedError(
+            f"{wrong}: it is at commit number {before.number} (id {before.commit}), not at {expected!r}"
+        )
+    state = catalog_at(catalog.on_branch(name), to)
+    require_stored(catalog, state.branch)
+    target = state.head()
+    begin = Contained(target.head.number, target.head.commit)
+    entry = LogEntry(
+        b"",
+        operation.principal,
+        catalog.context.clock.now_ms(),
+        "reassign-branch",
+        catalog.row.entity_id,
+        catalog_key(catalog.name),
+        summary={
+            "from": f"commit {before.number} ({before.commit:x})",
+            "to": f"commit {begin.number} ({begin.commit:x})",
+            **dict(operation.notes),
+        },
+    )
+    checks = {key: value for key, value in present.index(PROTECTION).range() if key.startswith(CHECKS)}
+
+    def first(id: int, _: Head) -> BeginBranch:
+        return BeginBranch(id, begin, entry, checks)
+
+    try:
+        catalog.references.move(reference, target, expected=before.commit, first=first)
+    except CommitFailedError as error:
+        raise CommitFailedError(f"{wrong}: {error}") from error
+    except ProtectedBranchError as error:
+        raise is_protected(name, error) from error
+    return _present(catalog, name, reference)
+
+
+def protect_branch(catalog: Catalog, name: str, operation: Operation, *, protected: bool = True) -> Branch:
+    """Protect a branch, or end its protection. The change applies to all processes when this function returns.
+
+    Raises:
+        BadRequestError: the branch is a staging area.
+        NotFoundError: the branch does not exist.
+    """
+    if protected and name.startswith(AREA):
+        raise BadRequestError(
+            f"{name!r} is a staging area, which cannot be protected; protect its branch instead"
+        )
+    branch_of(catalog, name)
+    reference = head_name(catalog.row, name)
+    catalog.references.alter(reference, operation, {"protected": protected})
+    catalog.references.commit(
+        reference,
+        CopyProtection(catalog.context, operation, catalog.row, catalog.references, reference),
+    )
+    return _present(catalog, name, reference)
+
+
+def alter_branch(
+    catalog: Catalog, name: str, operation: Operation, changes: Mapping[str, str | int]
+) -> Branch:
+    """Change the owner or the comment of a branch, or how long its history is kept.
+
+    Args:
+        changes: the new `owner`, `comment`, `keep_ms` and `keep_commits`; a field that is missing is not changed.
+    Raises:
+        NotFoundError: the branch does not exist.
+    """
+    branch_of(catalog, name)
+    return _altered(catalog, name, head_name(catalog.row, name), operation, changes)
+
+
+def alter_tag(catalog: Catalog, name: str, operation: Operation, changes: Mapping[str, str | int]) -> Branch:
+    """Change the owner or the comment of a tag. The arguments and errors are those of `alter_branch`."""
+    tag_of(catalog, name)
+    return _altered(catalog, name, tag_name(catalog.row, name), operation, changes)
+
+
+def _altered(
+    catalog: Catalog, name: str, reference: str, operation: Operation, changes: Mapping[str, str | int]
+) -> Branch:
+    catalog.references.alter(reference, operation, changes)
+    return _present(catalog, name, reference)
+
+
+def _present(catalog: Catalog, name: str, reference: str) -> Branch:
+    head, found = catalog.references.read(reference).head, catalog.references.lookup(reference)
+    if found is None:
+        raise NotFoundError(f"catalog {catalog.name!r} has no branch or tag {name!r} any more")
+    return Branch(name, head, found.registration)

@@ -1,0 +1,369 @@
+"""Branches and tags of a catalog: create, list, drop and restore them.
+
+A branch is a reference, a database row that points to a newest commit. A new branch points to a commit of another
+branch, so creating it writes a few rows, whatever the size of the catalog. A tag is a reference that accepts no
+commits. Its row keeps its commit, and the files that the commit needs, as the row of a branch does.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+from polaris_spark.catalog.branches.merge_base import BeginBranch, Contained
+from polaris_spark.catalog.catalogs.catalog import Catalog
+from polaris_spark.catalog.catalogs.property_changes import bind_branch
+from polaris_spark.catalog.catalogs.references import head_name, heads_prefix, tag_name, tags_prefix
+from polaris_spark.commits.as_of import AsOf, pinned
+from polaris_spark.commits.change import Operation
+from polaris_spark.commits.rows import Commit, Head
+from polaris_spark.commits.state import CommitReader
+from polaris_spark.errors import (
+    AlreadyExistsError,
+    BadRequestError,
+    CommitFailedError,
+    HistoryTrimmedError,
+    NotFoundError,
+    ProtectedBranchError,
+    ReferenceGoneError,
+)
+from polaris_spark.names import AREA, MAIN, problem_of_part
+from polaris_spark.system.registrations import Description, Registered, Registration
+from polaris_spark.system.registry_changes import FirstChange
+
+_SEPARATORS = "@#"
+"""Characters that separate the name of a table from a branch or time."""
+
+
+class Branch(NamedTuple):
+    """A branch or tag of a catalog that exists."""
+
+    name: str
+    head: Head
+    """The newest commit of the branch, or the commit of the tag."""
+    registration: Registration
+
+
+def branch_of(catalog: Catalog, name: str) -> CommitReader:
+    """Read and return the newest commit of a branch.
+
+    Raises:
+        BadRequestError: the name is that of the state of an open transaction.
+        NotFoundError: the catalog has no branch of that name.
+    """
+    require_stored(catalog, name)
+    try:
+        return catalog.references.read(head_name(catalog.row, name))
+    except ReferenceGoneError as error:
+        raise _unknown(catalog, "branch", name) from error
+
+
+def require_stored(catalog: Catalog, branch: str) -> None:
+    """Check that a branch is stored. The state of an open transaction is not, so stored data must not point to it.
+
+    Raises:
+        BadRequestError: the name is that of the state of an open transaction.
+    """
+    if catalog.references.is_private(head_name(catalog.row, branch)):
+        raise BadRequestError(
+            f"{branch!r} is the state of a transaction and not a branch; commit the transaction first, and use its "
+            "branch"
+        )
+
+
+def has_tag(catalog: Catalog, name: str) -> bool:
+    """Whether the catalog has a tag of that name."""
+    found = catalog.references.lookup(tag_name(catalog.row, name))
+    return found is not None and found.registration.state == "live"
+
+
+def tag_of(catalog: Catalog, name: str) -> CommitReader:
+    """Read and return the commit of a tag.
+
+    Raises:
+        NotFoundError: the catalog has no tag of that name.
+    """
+    try:
+        return catalog.references.read(tag_name(catalog.row, name))
+    except ReferenceGoneError as error:
+        raise _unknown(catalog, "tag", name) from error
+
+
+def branch_or_tag_of(catalog: Catalog, name: str) -> CommitReader:
+    """Read and return the newest commit of a branch, or the commit of a tag.
+
+    Raises:
+        NotFoundError: the catalog has neither a branch nor a tag of that name.
+    """
+    try:
+        return branch_of(catalog, name)
+    except NotFoundError as no_branch:
+        try:
+            return tag_of(catalog, name)
+        except NotFoundError:
+            raise no_branch from None
+
+
+def branches(catalog: Catalog) -> list[Branch]:
+    """Return all branches of a catalog that are not dropped, in the order of their names."""
+    return _listed(catalog, heads_prefix(catalog.row))
+
+
+def tags(catalog: Catalog) -> list[Branch]:
+    """Return all tags of a catalog that are not dropped, in the order of their names."""
+    return _listed(catalog, tags_prefix(catalog.row))
+
+
+def create_branch(
+    catalog: Catalog,
+    name: str,
+    operation: Operation,
+    *,
+    source: str = MAIN,
+    point: str = "",
+    comment: str = "",
+) -> Branch:
+    """Create a branch that begins at a commit of another branch, or at a tag.
+
+    Args:
+        source: name of the other branch, or of the tag.
+        point: the commit, by number, id or time; empty for the newest.
+        comment: free text about the branch, for users.
+    Raises:
+        AlreadyExistsError: a branch or tag of this name exists.
+        BadRequestError: no branch can have this name.
+        HistoryTrimmedError: the commit is no longer stored.
+        InputError: `point` is not a commit of the other branch.
+        NotFoundError: the other branch does not exist.
+    """
+    require_name("branch", name)
+    return _create_branch(catalog, name, operation, source, point, comment)
+
+
+def create_area(catalog: Catalog, name: str, operation: Operation, target: str) -> Branch:
+    """Create the branch of a staging area (`catalog.merges.staging`).
+
+    Args:
+        target: name of the branch for which changes are staged.
+    Raises:
+        AlreadyExistsError: the area exists.
+        BadRequestError: no area can have this name.
+        NotFoundError: the branch does not exist.
+    """
+    require_name("staging area", name.removeprefix(AREA))
+    branch_of(catalog, target)
+    return _create_branch(catalog, name, operation, target, "", "")
+
+
+def _create_branch(
+    catalog: Catalog, name: str, operation: Operation, source: str, point: str, comment: str
+) -> Branch:
+    reference, rival = head_name(catalog.row, name), tag_name(catalog.row, name)
+    made = _create(catalog, name, (reference, rival), operation, source, point, comment, first=_begin)
+    bind_branch(catalog.references, catalog.context, operation._replace(id=b""), catalog.row, reference)
+    return Branch(name, made.first_head(), made.registration)
+
+
+def create_tag(
+    catalog: Catalog,
+    name: str,
+    operation: Operation,
+    *,
+    source: str = MAIN,
+    point: str = "",
+    comment: str = "",
+) -> Branch:
+    """Create a tag of a commit of a branch. The arguments and errors are those of `create_branch`."""
+    require_name("tag", name)
+    references = tag_name(catalog.row, name), head_name(catalog.row, name)
+    made = _create(catalog, name, references, operation, source, point, comment)
+    return Branch(name, made.first_head(), made.registration)
+
+
+def drop_branch(catalog: Catalog, name: str, operation: Operation, *, expected: int | None = None) -> None:
+    """Drop a branch. It can be restored until its grace period ends.
+
+    Args:
+        expected: id of the newest commit that the branch must have; None for any. A commit that comes between this
+            check and the drop restores the branch at once. If this process dies then, it stays dropped.
+    Raises:
+        BadRequestError: it is the branch main.
+        CommitFailedError: the branch has another newest commit than `expected`.
+        NotFoundError: the branch does not exist.
+        ProtectedBranchError: the branch is protected.
+    """
+    if name == MAIN:
+        raise BadRequestError(f"the branch {MAIN!r} of catalog {catalog.name!r} cannot be dropped")
+    _require_newest(catalog, name, branch_of(catalog, name).head, expected)
+    try:
+        dropped = catalog.references.drop(head_name(catalog.row, name), operation)
+    except ProtectedBranchError as error:
+        raise is_protected(name, error) from error
+    catalog.opened_branches.discard(name)
+    if expected is not None:
+        try:
+            _require_newest(catalog, name, catalog.references.sealed_head(dropped), expected)
+        except CommitFailedError:
+            undrop_branch(catalog, name, operation._replace(id=b""))
+            raise
+
+
+def _require_newest(catalog: Catalog, name: str, head: Head, expected: int | None) -> None:
+    if expected not in (None, head.commit):
+        raise CommitFailedError(
+            f"branch {name!r} of catalog {catalog.name!r} was not dropped: its newest commit has the id {head.commit}, "
+            f"not {expected}"
+        )
+
+
+def drop_tag(catalog: Catalog, name: str, operation: Operation) -> None:
+    """Drop a tag. It can be restored until its grace period ends.
+
+    Raises:
+        NotFoundError: the tag does not exist.
+    """
+    tag_of(catalog, name)
+    catalog.references.drop(tag_name(catalog.row, name), operation)
+
+
+def undrop_branch(catalog: Catalog, name: str, operation: Operation) -> Branch:
+    """Restore a dropped branch with its last commit.
+
+    Raises:
+        AlreadyExistsError: a tag of this name exists.
+        NotFoundError: no dropped branch has this name, or its grace period has ended.
+    """
+    reference = head_name(catalog.row, name)
+    restored = _undrop(catalog, "branch", name, (reference, tag_name(catalog.row, name)), operation)
+    bind_branch(catalog.references, catalog.context, operation._replace(id=b""), catalog.row, reference)
+    return Branch(name, restored.first_head(), restored.registration)
+
+
+def undrop_tag(catalog: Catalog, name: str, operation: Operation) -> Branch:
+    """Restore a dropped tag.
+
+    Raises:
+        AlreadyExistsError: a branch of this name exists.
+        NotFoundError: no dropped tag has this name, or its grace period has ended.
+    """
+    references = tag_name(catalog.row, name), head_name(catalog.row, name)
+    restored = _undrop(catalog, "tag", name, references, operation)
+    return Branch(name, restored.first_head(), restored.registration)
+
+
+def _listed(catalog: Catalog, prefix: str) -> list[Branch]:
+    found = []
+    for name, registered in _registered(catalog, prefix).items():
+        try:
+            head = catalog.references.read(registered.name).head
+        except ReferenceGoneError:  # dropped since it was listed
+            continue
+        found.append(Branch(name, head, registered.registration))
+    return found
+
+
+def _registered(catalog: Catalog, prefix: str) -> dict[str, Registered]:
+    """Return the live references of a catalog whose names have a prefix, by the rest of the name."""
+    live = [one for one in catalog.references.listed() if one.registration.state == "live"]
+    return {one.name.removeprefix(prefix): one for one in live if one.name.startswith(prefix)}
+
+
+def _create(
+    catalog: Catalog,
+    name: str,
+    references: tuple[str, str],
+    operation: Operation,
+    source: str,
+    point: str,
+    comment: str,
+    *,
+    first: FirstChange | None = None,
+) -> Registered:
+    """Register a branch or tag.
+
+    Args:
+        references: the name of its reference, and the name that the reference would have as the other kind (branch or
+            tag).
+        first: see `References.create`.
+    """
+    begin = _source(catalog, source, point)
+    description = Description(operation.principal, comment, f"{source}#{point}" if point else source)
+    reference, rival = references
+    create = partial(
+        catalog.references.create,
+        reference,
+        operation,
+        description=description,
+        rivals=(rival,),
+        first=first,
+    )
+    try:
+        try:
+            return create(source=begin)
+        except HistoryTrimmedError:
+            if point:
+                raise
+            # Since the newest commit was read, the branch has got others, and the history before them was trimmed.
+            return create(source=_source(catalog, source, point))
+    except AlreadyExistsError as error:
+        raise taken(catalog, name) from error
+
+
+def _source(catalog: Catalog, name: str, point: str) -> CommitReader:
+    """Return the newest commit of a branch or tag, or the one at a point of its history."""
+    newest = branch_or_tag_of(catalog, name)
+    if not point:
+        return newest
+    head = pinned(newest.store, newest.head, AsOf.parse(point, "at"))
+    commit = newest.store.get(head.commit, Commit)
+    return CommitReader(newest.store, newest.version, head, commit, row_name=newest.row_name)
+
+
+def _begin(id: int, source: Head) -> BeginBranch:
+    return BeginBranch(id, Contained(source.number, source.commit))
+
+
+def _undrop(
+    catalog: Catalog, kind: str, name: str, references: tuple[str, str], operation: Operation
+) -> Registered:
+    reference, rival = references
+    try:
+        return catalog.references.undrop(reference, operation, rivals=(rival,))
+    except AlreadyExistsError as error:
+        raise taken(catalog, name) from error
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"catalog {catalog.name!r} has no dropped {kind} {name!r} that can be restored"
+        ) from error
+
+
+def require_name(kind: str, name: str) -> None:
+    """Check that a name is allowed for a new branch or tag.
+
+    Raises:
+        BadRequestError: the name is not allowed.
+    """
+    problem = problem_of_part(name)
+    if problem is None and any(one in name for one in _SEPARATORS):
+        problem = "contains '@' or '#', which separate the names of tables from branches and times"
+    if problem is None and name.startswith(AREA):
+        problem = f"begins with {AREA!r}, as the names of staging areas do"
+    if problem is not None:
+        raise BadRequestError(f"the name of a {kind} {name[:200]!a} {problem}")
+
+
+def taken(catalog: Catalog, name: str) -> AlreadyExistsError:
+    """Return the error for a name that a branch or tag of the catalog has already."""
+    kind = "tag" if name in _registered(catalog, tags_prefix(catalog.row)) else "branch"
+    return AlreadyExistsError(f"catalog {catalog.name!r} already has a {kind} {name!r}")
+
+
+def is_protected(name: str, error: ProtectedBranchError) -> ProtectedBranchError:
+    """Return the error for a branch that is protected, given the error of its reference."""
+    return ProtectedBranchError(f"branch {name!r} is protected: {error}; call unprotect_branch first")
+
+
+def _unknown(catalog: Catalog, kind: str, name: str) -> NotFoundError:
+    prefix, plural = (heads_prefix, "branches") if kind == "branch" else (tags_prefix, "tags")
+    known = ", ".join(repr(one) for one in _registered(catalog, prefix(catalog.row))) or "none"
+    return NotFoundError(f"catalog {catalog.name!r} has no {kind} {name!r}; its {plural} are: {known}")

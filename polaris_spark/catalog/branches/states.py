@@ -1,0 +1,136 @@
+"""Which state of a catalog a text means: a branch, a tag, a commit or time of a branch's history, or a branch and a
+commit or time.
+
+| text | state |
+| --- | --- |
+| `dev` | the newest state of the branch `dev` |
+| `v1` | the state that the tag `v1` keeps |
+| `dev#17`, `dev#2026-11-23T00:00:00Z` | the branch `dev` as of a commit or time (`commits.as_of`) |
+| `17`, `2026-11-23T00:00:00Z` | the session's branch as of a commit or time |
+
+If a text is the name of a branch or tag and also a commit or time, it means the branch or tag. In the property `as-of`,
+it means the commit or time, because the property is meant to name one (`catalog_as_of`).
+"""
+
+from __future__ import annotations
+
+from polaris_spark.catalog.branches.branches import branch_of, tag_of
+from polaris_spark.catalog.branches.protection import complete_protection
+from polaris_spark.catalog.catalogs.catalog import Catalog, transaction_ended
+from polaris_spark.catalog.catalogs.catalogs import require_branch
+from polaris_spark.catalog.catalogs.property_changes import complete_copy
+from polaris_spark.catalog.catalogs.references import head_name
+from polaris_spark.commits.as_of import AsOf
+from polaris_spark.commits.change import Operation
+from polaris_spark.commits.state import CommitReader
+from polaris_spark.errors import InputError, NotFoundError, StateError
+from polaris_spark.names import is_transaction
+
+STATE = "@"
+"""Separates the name of a catalog, in a prefix or warehouse, or of a table or view from a state."""
+
+POINT = "#"
+"""Separates a branch from a commit or time."""
+
+
+def catalog_at(catalog: Catalog, text: str) -> Catalog:
+    """Return a copy of a catalog that shows the state that a text means. If the text is a branch, the copy also changes
+    this branch; other states cannot be changed.
+
+    Raises:
+        NotFoundError: the text means no state. If a branch was dropped since this process opened it, only reading it
+            fails, with ReferenceGoneError.
+        ForbiddenError: the catalog is configured to show one fixed state of the past.
+        StateError: the commit or time is not in the history that is still stored.
+    """
+    branch, separator, point = text.partition(POINT)
+    if not catalog.bound:
+        catalog = catalog.on_branch(catalog.branch)
+    if separator:
+        found = catalog if branch == catalog.branch else _on_branch(catalog, branch)
+        return _as_of(found, point, text)
+    if text == catalog.branch:
+        return catalog
+    try:
+        return _on_branch(catalog, text)
+    except NotFoundError as no_branch:
+        tag = _tagged(catalog, text)
+        if tag is not None:
+            return tag
+        try:
+            AsOf.parse(text)
+        except InputError:
+            raise NotFoundError(
+                f"{text!r} is neither a tag nor a commit nor a time, and {no_branch}"
+            ) from None
+    return _as_of(catalog, text, text)
+
+
+def catalog_as_of(catalog: Catalog, text: str) -> Catalog:
+    """Return a copy of a catalog that shows a point in the history of its branch, a tag, or the present state of
+    another branch, and cannot be changed.
+
+    Raises:
+        HistoryTrimmedError: the point is older than the oldest commit that is still stored.
+        BeforeHistoryError: the point is a time before the first commit.
+        InputError: the text is no commit of this history, and neither a tag nor a branch has this name.
+    """
+    try:
+        return catalog.as_of(AsOf.parse(text))
+    except InputError as error:
+        tag = _tagged(catalog, text)
+        if tag is not None:
+            return tag
+        try:
+            head = branch_of(catalog, text)
+        except NotFoundError:
+            raise error from None
+        # Grants and owners are those of this branch.
+        return catalog.on_branch(text).at(head, text)
+
+
+def _tagged(catalog: Catalog, name: str) -> Catalog | None:
+    """Return a copy of a catalog that shows a tag; None if the tag does not exist."""
+    try:
+        found = catalog.at(tag_of(catalog, name), name)
+    except NotFoundError:
+        return None
+    if catalog.bound:
+        catalog.require_present()
+    found.tagged = True
+    return found
+
+
+def name_of_state(catalog: Catalog) -> str:
+    """Return the text that means the state of a catalog: its tag, or its branch and the point of the past that it
+    shows."""
+    if catalog.tagged:
+        return catalog.point
+    return f"{catalog.branch}{POINT}{catalog.point}" if catalog.point else catalog.branch
+
+
+def reader_at(catalog: Catalog, text: str) -> CommitReader:
+    """Return the commit of the state that a text means. The errors are those of `catalog_at`."""
+    return catalog_at(catalog, text).head()
+
+
+def _on_branch(catalog: Catalog, branch: str) -> Catalog:
+    if branch in catalog.opened_branches:
+        return catalog.on_branch(branch)
+    if is_transaction(branch):
+        raise NotFoundError(transaction_ended(branch))
+    require_branch(catalog.references, catalog.row, branch)
+    head = branch_of(catalog, branch)
+    operation = Operation(b"", catalog.row.owner)
+    name = head_name(catalog.row, branch)
+    complete_copy(catalog.references, catalog.context, operation, catalog.row, head, name)
+    complete_protection(catalog.references, catalog.context, operation, catalog.row, head, name)
+    catalog.opened_branches.add(branch)
+    return catalog.on_branch(branch)
+
+
+def _as_of(catalog: Catalog, point: str, text: str) -> Catalog:
+    try:
+        return catalog.as_of(AsOf.parse(point, "state"))
+    except (InputError, StateError) as error:
+        raise NotFoundError(f"there is no state {text!r} of catalog {catalog.name!r}: {error}") from error

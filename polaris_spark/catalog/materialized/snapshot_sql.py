@@ -1,0 +1,92 @@
+"""Text in Spark's SQL that reads a snapshot of a table, with the columns that the table has now."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from polaris_spark.catalog.materialized.outside_sources import TableState
+from polaris_spark.catalog.materialized.view_queries import SourceReference
+from polaris_spark.catalog.metadata.texts import Json
+from polaris_spark.errors import BadRequestError
+
+_VERSION = re.compile(r"(?:FOR\s+)?(?:SYSTEM_)?VERSION\s+AS\s+OF\s+(\d{1,19})", re.IGNORECASE)
+_SQL_TYPES = {"long": "BIGINT", "timestamp": "TIMESTAMP_NTZ", "timestamptz": "TIMESTAMP", "uuid": "STRING"}
+"""Names in Spark's SQL of Iceberg's types, where they differ."""
+
+
+def named_snapshot(reference: SourceReference) -> int:
+    """Return the snapshot id in the time travel clause of a reference.
+
+    Raises:
+        BadRequestError: the clause does not name a snapshot id, so its meaning can change.
+    """
+    match = _VERSION.fullmatch(reference.version.strip())
+    if match is None:
+        raise BadRequestError(
+            f"{reference.identifier} {reference.version}: a materialized view can read a table as of a snapshot id, or "
+            "a branch or tag as in db.t.branch_name, but not as of a time or of another version"
+        )
+    return int(match[1])
+
+
+def at_snapshot(table: TableState, full: str, id: int) -> str:
+    """Return SQL that reads a snapshot with the table's current columns. Spark reads a snapshot with the columns that
+    the table had then.
+
+    Raises:
+        BadRequestError: the schema has changed since the snapshot in a way that SQL cannot express.
+    """
+    at = f"{full} VERSION AS OF {id}"
+    schema_id = schema_at(table, id)
+    if schema_id == table.current_schema_id:
+        return at
+    then, now = (_fields(table, one) for one in (schema_id, table.current_schema_id))
+    if [_shown(one) for one in then] == [_shown(one) for one in now]:
+        return at
+    by_id = {one["id"]: one for one in then}
+    ids = {one["name"].lower(): one["id"] for one in now}
+    columns = []
+    for field in now:
+        old = by_id.get(field["id"])
+        type = field["type"]
+        name = quoted((field["name"],))
+        if old is not None and ids.get(old["name"].lower(), old["id"]) != old["id"]:
+            # Iceberg would skip files by the statistics of the column that has the name now.
+            raise _changed(full, field["name"])
+        if old is not None and old["type"] == type:
+            columns.append(f"{quoted((old['name'],))} AS {name}")
+        elif isinstance(type, str) and "initial-default" not in field:
+            text = "BINARY" if type.startswith("fixed[") else _SQL_TYPES.get(type, type)
+            value = "NULL" if old is None else quoted((old["name"],))
+            columns.append(f"CAST({value} AS {text}) AS {name}")
+        else:
+            raise _changed(full, field["name"])
+    return f"(SELECT {', '.join(columns)} FROM {at})"
+
+
+def _changed(full: str, column: str) -> BadRequestError:
+    return BadRequestError(
+        f"column {column} of {full} was changed after the last snapshot of the table; write to the table first"
+    )
+
+
+def schema_at(table: TableState, id: int) -> int:
+    """Return the id of the schema that a table had at a snapshot."""
+    found: int = (table.snapshots.get(id) or {}).get("schema-id", table.current_schema_id)
+    return found
+
+
+def _fields(table: TableState, schema_id: int) -> list[Json]:
+    schema = table.schemas.get(schema_id)
+    return [] if schema is None else list(schema["fields"])
+
+
+def _shown(field: Json) -> tuple[Any, ...]:
+    """Return the properties of a column that a query depends on: id, name and type."""
+    return field["id"], field["name"], field["type"]
+
+
+def quoted(parts: tuple[str, ...]) -> str:
+    """Return a name in backticks, as Spark's SQL needs it."""
+    return ".".join(f"`{part.replace('`', '``')}`" for part in parts)

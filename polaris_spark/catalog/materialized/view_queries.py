@@ -1,0 +1,559 @@
+"""The tables and views that the Spark SQL text of a view refers to, and replacing them in the text.
+
+`references_of` finds the references, and `replaced` puts other text in their place. All other characters of the text
+stay as they were: SQL that a parser generates again could have another meaning.
+
+sqlglot parses a copy of the text of the same length, in which comments, and clauses of Spark that sqlglot does not
+know, are replaced by spaces or by synonyms. So every position in the copy is a position in the text. sqlglot finds the
+references; the tokens tell the scopes of common table expressions (CTEs) and the clauses after a name:
+
+```
+relationPrimary: identifierReference temporalClause? optionsClause? sample? watermarkClause? tableAlias
+```
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from polaris_spark.catalog.materialized.sql_tokens import Tokens
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+_QUERY_STARTS = frozenset({"SELECT", "WITH", "FROM", "TABLE", "VALUES"})
+_SET_OPERATORS = frozenset({"UNION", "INTERSECT", "EXCEPT", "MINUS"})
+_CLAUSES = _SET_OPERATORS | {
+    "FROM", "INTO", "WHERE", "GROUP", "HAVING", "WINDOW", "ORDER", "SORT", "CLUSTER", "DISTRIBUTE",
+    "LIMIT", "OFFSET", "LATERAL", "PIVOT", "UNPIVOT", "JOIN", "INNER", "CROSS", "LEFT", "RIGHT",
+    "FULL", "SEMI", "ANTI", "NATURAL", "ON", "USING", "AS", "WITH", "TABLESAMPLE",
+}  # fmt: skip  # a list of words
+"""Words that begin a clause, and so are not taken for a name."""
+_FROM_FUNCTIONS = frozenset({"EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "OVERLAY"})
+"""Functions whose arguments may be separated by FROM."""
+_TIME_TRAVEL = frozenset({"VERSION", "SYSTEM_VERSION", "TIMESTAMP", "SYSTEM_TIME"})
+_OPERATORS = frozenset({*"*/%+-~|&^[:.", "DIV", "CASE", "INTERVAL"})
+"""Tokens that begin or continue an expression that is not a literal, name or call."""
+_NO_ARGUMENT = "a table as the argument of a function is not supported"
+_NO_QUERY = "SQL text of a view must be a query: SELECT, WITH, VALUES, FROM or TABLE"
+
+
+class SourceReference(NamedTuple):
+    """A reference to a table or view in the text of a query."""
+
+    parts: tuple[str, ...]
+    """Parts of the name, without quotes."""
+    start: int
+    """Position of the name's first character."""
+    end: int
+    """Position after the name. The alias and other clauses are not included."""
+    version: str
+    """Time travel clause after the name, verbatim, such as `VERSION AS OF 5`; empty if there is none."""
+    identifier: str
+    """The name verbatim, quotes included."""
+
+
+class _Found(NamedTuple):
+    """A reference to a table or view, and the positions that are needed to replace it."""
+
+    reference: SourceReference
+    scope: int
+    has_alias: bool
+    has_options: bool
+    alias_position: int
+    """Position after the clauses that precede an alias."""
+    table_keyword: int | None
+    """Position of the keyword TABLE before the name, if it is there. Such a name can have no alias."""
+
+
+class _Relation(NamedTuple):
+    """A name by which columns can be qualified."""
+
+    name: str
+    """In lower case."""
+    scope: int
+    parts: tuple[str, ...]
+    """Parts of the table's name in lower case; empty for an alias and for a CTE."""
+
+
+class Analysis(NamedTuple):
+    """The references, names and scopes in the text of a query."""
+
+    tokens: Tokens
+    found: list[_Found]
+    relations: list[_Relation]
+    scopes: _Scopes
+    table_names: frozenset[int]
+    """Indexes of the first tokens of the names of tables and CTEs."""
+
+
+def references_of(sql: str) -> list[SourceReference]:
+    """References to tables and views in the query `sql`, in the order of their positions.
+
+    Names of CTEs are not references where the CTE is visible. Names are compared without regard to case. Table-valued
+    functions are not references.
+
+    Raises:
+        BadRequestError: `sql` is not one query, has parameters, or has syntax in which references cannot be found.
+    """
+    return [found.reference for found in analyze(sql).found]
+
+
+def replaced(sql: str, replacements: Mapping[int, str]) -> str:
+    """The query `sql` with other text in the place of references.
+
+    A reference without an alias gets the last part of its name as its alias, so that columns qualified by it still
+    resolve. Columns qualified by more parts of the name, as in `db.t.a`, are changed to be qualified by the alias. No
+    alias is added if the replacement is a name that ends in the name of the reference.
+
+    Args:
+        sql: text of the query.
+        replacements: replacement of each reference by the reference's `start`. A replacement is a name, a name with a
+            time travel clause, or a query in parentheses.
+
+    Raises:
+        BadRequestError: as by `references_of`; or the text cannot have the replacement at this place, or a qualified
+            column could then belong to two tables.
+        ValueError: a key of `replacements` is not the start of a reference.
+    """
+    analysis = analyze(sql)
+    by_start = {found.reference.start: found for found in analysis.found}
+    unknown = sorted(replacements.keys() - by_start.keys())
+    if unknown:
+        raise ValueError(f"no reference to a table or view starts at position {unknown[0]} of the text")
+    edits: list[tuple[int, int, str]] = []
+    aliased: list[_Found] = []
+    for start, replacement in replacements.items():
+        found = by_start[start]
+        alias = _alias(found, replacement)
+        edits += _edits(analysis.tokens, found, replacement, alias)
+        if alias:
+            aliased.append(found)
+    edits += _qualifier_edits(analysis, aliased)
+    pieces = []
+    position = 0
+    for start, end, text in sorted(edits, key=lambda edit: edit[:2]):
+        pieces += [sql[position:start], text]
+        position = end
+    return "".join([*pieces, sql[position:]])
+
+
+def _alias(found: _Found, replacement: str) -> str:
+    """The alias that a replacement needs; empty if it needs none or can have none."""
+    parts, name = found.reference.parts, _simple_name(replacement)
+    if found.has_alias or name[-len(parts) :] == _lower(parts) or (name and found.table_keyword is not None):
+        return ""
+    return f" AS {_quoted(parts[-1])}"
+
+
+def _edits(tokens: Tokens, found: _Found, replacement: str, alias: str) -> Iterator[tuple[int, int, str]]:
+    """Changes (start, end, new text) for one reference."""
+    reference = found.reference
+    name, problem = _simple_name(replacement), ""
+    if reference.version and not name:
+        problem = "has a time travel clause, so its replacement must be a name"
+    elif found.has_options and replacement.lstrip().startswith("("):
+        problem = "has options, so its replacement must not be a query"
+    if problem:
+        raise tokens.error(f"table {reference.identifier} {problem}, got {replacement!r}", reference.start)
+    if found.table_keyword is not None and not name:
+        yield found.table_keyword, reference.end, f"SELECT * FROM {replacement}{alias}"
+        return
+    # Names in backticks need no space around them, but their replacements may.
+    before = " " if _joins(tokens.sql[reference.start - 1 : reference.start], replacement[:1]) else ""
+    after = " " if _joins(replacement[-1:], tokens.sql[reference.end : reference.end + 1]) else ""
+    yield reference.start, reference.end, before + replacement + after
+    yield found.alias_position, found.alias_position, alias
+
+
+def _qualifier_edits(analysis: Analysis, aliased: list[_Found]) -> Iterator[tuple[int, int, str]]:
+    """Changes that qualify columns by the new alias of a table instead of by two or more parts of the table's name."""
+    names = {relation.name for relation in analysis.relations}
+    by_last: dict[str, list[_Found]] = {}
+    for found in aliased:
+        by_last.setdefault(found.reference.parts[-1].lower(), []).append(found)
+    for first, end in _columns(analysis) if aliased else ():
+        parts = _lower(analysis.tokens.parts(first, end))
+        scopes = analysis.scopes.around(first)
+        # Spark tries the longest qualifier first. The last part is the column or a star.
+        for length in range(len(parts) - 1, 1, -1):
+            matching = {
+                found.scope: found
+                for found in by_last.get(parts[length - 1], ())
+                if _qualifies(parts[:length], _lower(found.reference.parts), names)
+            }
+            innermost = next((number for number, scope in enumerate(scopes) if scope in matching), None)
+            if innermost is None:
+                continue
+            found = matching[scopes[innermost]]
+            _require_unambiguous(analysis, found, scopes[: innermost + 1], first, end)
+            last = analysis.tokens[first + 2 * (length - 1)]
+            yield analysis.tokens[first].start, last.end, _quoted(found.reference.parts[-1])
+            break
+
+
+def _columns(analysis: Analysis) -> Iterator[tuple[int, int]]:
+    """Columns with two or more qualifiers: indexes of the first token and after the last token of dotted names that are
+    not names of tables or functions. The last part may be a star."""
+    tokens = analysis.tokens
+    end = 0
+    for first in range(len(tokens)):
+        if first < end or not tokens.is_name(first):
+            continue
+        end = tokens.name_end(first)
+        if (tokens.text(end), tokens.text(end + 1)) == (".", "*"):
+            end += 2
+        is_column = tokens.text(first - 1) != "." and tokens.text(end) != "("
+        if is_column and first not in analysis.table_names and end - first >= 5:
+            yield first, end
+
+
+def _qualifies(qualifier: tuple[str, ...], parts: tuple[str, ...], names: set[str]) -> bool:
+    """Whether the qualifier names the table `parts`. The qualifier may have more parts than the name in the text has,
+    because Spark completes the name with the current catalog and namespace."""
+    if len(qualifier) <= len(parts):
+        return parts[-len(qualifier) :] == qualifier
+    return len(parts) > 1 and qualifier[-len(parts) :] == parts and qualifier[0] not in names
+
+
+def _require_unambiguous(analysis: Analysis, found: _Found, scopes: list[int], first: int, end: int) -> None:
+    """Reject a column whose shorter qualifier would also name another relation in one of the scopes."""
+    tokens, parts = analysis.tokens, _lower(found.reference.parts)
+    start = tokens[first].start
+    for relation in analysis.relations:
+        if relation.scope in scopes and relation.name == parts[-1] and relation.parts != parts:
+            raise tokens.error(
+                f"column {tokens.sql[start : tokens[end - 1].end]} cannot be qualified by "
+                f"{found.reference.parts[-1]!r} alone, because two relations have this name; "
+                f"give table {found.reference.identifier} an alias",
+                start,
+            )
+
+
+def analyze(sql: str) -> Analysis:
+    """Find the references of the query `sql`, and the names and scopes that replacing them needs."""
+    tokens = Tokens(sql)
+    try:
+        _require_one_query(tokens)
+        ctes = _Ctes(tokens)
+        copy = _Copy(tokens, ctes)
+        return _analysis(tokens, ctes, copy, _parsed(tokens, copy.sql))
+    except RecursionError:
+        raise tokens.error("SQL text of a view is nested too deeply") from None
+
+
+def _require_one_query(tokens: Tokens) -> None:
+    """Check the text as far as its tokens allow, before it is parsed."""
+    first = next((token for token in tokens if token.text != "("), None)
+    if first is None:
+        raise tokens.error("SQL text of a view is empty")
+    if first.text not in _QUERY_STARTS:
+        raise tokens.error(_NO_QUERY, first.start)
+    ended = False
+    for index, token in enumerate(tokens):
+        after, message = tokens.text(index + 1), ""
+        if token.text == ";":
+            ended = True
+        elif ended:
+            message = "SQL text of a view must be one statement"
+        elif token.text == "?":
+            message = "SQL text of a view must have no parameters"
+        elif token.text == "IDENTIFIER" and after == "(":
+            message = "IDENTIFIER(...) is not supported, write the name itself"
+        elif token.text == "TABLE" and after == "(" and tokens.text(index - 1) in ("(", ",", "=>"):
+            message = _NO_ARGUMENT
+        elif token.text == "MAX" and after == "RECURSION":
+            message = "MAX RECURSION LEVEL is not supported"
+        if message:
+            raise tokens.error(message, token.start)
+
+
+class _Ctes:
+    """The CTEs of a text.
+
+    A CTE is visible after its definition until the end of the query that its WITH begins; a recursive one in its
+    definition, too. Every query but the outermost is in parentheses of its own.
+    """
+
+    def __init__(self, tokens: Tokens) -> None:
+        self.names: set[int] = set()
+        """Indexes of the names in the definitions."""
+        self.closings: set[int] = set()
+        """Indexes of the parentheses that end the definitions."""
+        self._visible: dict[str, list[range]] = {}
+        for index in range(len(tokens)):
+            if tokens.text(index) == "WITH" and (index == 0 or tokens.text(index - 1) == "("):
+                self._add(tokens, index + 1, tokens.closings.get(tokens.openings[index], len(tokens)))
+
+    def is_visible(self, name: str, index: int) -> bool:
+        """Whether a name at a token refers to a CTE."""
+        return any(index in visible for visible in self._visible.get(name.lower(), ()))
+
+    def _add(self, tokens: Tokens, name: int, end: int) -> None:
+        """Add the CTEs from the one with its name at the index `name`. The query ends before the index `end`."""
+        recursive = tokens.text(name) == "RECURSIVE" and tokens.text(name + 1) not in ("AS", "(")
+        name += recursive
+        while tokens.is_name(name):
+            body = name + 1
+            if tokens.text(body) == "(" and tokens.text(tokens.closings[body] + 1) in ("AS", "("):
+                body = tokens.closings[body] + 1
+            body += tokens.text(body) == "AS"
+            if tokens.text(body) != "(":
+                return
+            closing = tokens.closings[body]
+            visible = range(body if recursive else closing, end)
+            self._visible.setdefault(tokens[name].name.lower(), []).append(visible)
+            self.names.add(name)
+            self.closings.add(closing)
+            if tokens.text(closing + 1) != ",":
+                return
+            name = closing + 2
+
+
+class _Scopes:
+    """The scopes of a text, as numbers. A scope is a query without its set operators: the part of the text in which the
+    relations of its FROM clause are visible. The operands of a set operator have a scope each."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._parents = [-1]
+        self._of_token: list[int] = []
+        current = {-1: 0}
+        """The latest scope directly in each pair of parentheses, by the index of its opening."""
+        for index, opening in enumerate(tokens.openings):
+            scope = current[opening]
+            if index in tokens.closings:
+                is_query = tokens.text(index + 1) in _QUERY_STARTS
+                current[index] = self._new(scope) if is_query else scope
+            elif tokens.text(index) in _SET_OPERATORS and tokens.text(index - 1) not in ("*", "."):
+                current[opening] = self._new(self._parents[scope])
+            self._of_token.append(current[opening])
+
+    def around(self, index: int) -> list[int]:
+        """The scopes around a token, the innermost first."""
+        scopes = [self._of_token[index]]
+        while (parent := self._parents[scopes[-1]]) >= 0:
+            scopes.append(parent)
+        return scopes
+
+    def _new(self, parent: int) -> int:
+        self._parents.append(parent)
+        return len(self._parents) - 1
+
+
+class _Copy:
+    """The copy of the text that sqlglot parses, and the clauses that the copy lacks."""
+
+    def __init__(self, tokens: Tokens, ctes: _Ctes) -> None:
+        self.clauses: dict[int, int] = {}
+        """Index after each clause that the copy lacks, by the index of its first token."""
+        self.table_queries: set[int] = set()
+        """Indexes of the keywords of queries `TABLE name`. In the copy, they are FROM."""
+        characters = list(re.sub(r"[^\n]", " ", tokens.sql))
+        end = 0
+        for index, token in enumerate(tokens):
+            if index < end:
+                continue
+            end = _clause_end(tokens, index)
+            if end > index:
+                self.clauses[index] = end
+                continue
+            text = token.verbatim
+            if token.kind == "string":
+                text = _plain_string(text)
+            elif token.text == "TABLE" and _starts_query(tokens, index, ctes):
+                self.table_queries.add(index)
+                text = "FROM "
+            characters[token.start : token.end] = text
+        self.sql = "".join(characters)
+        """The tokens at their positions, with spaces between them."""
+
+
+def _clause_end(tokens: Tokens, index: int) -> int:
+    """Index after the clause that starts at `index` and that sqlglot does not know, such as `WITH ('key' = 'value')`;
+    `index` itself if there is none."""
+    before = tokens.text(index - 1)
+    if before == ".":
+        return index
+    # sqlglot knows TABLESAMPLE after a name only, so the clause is left out. It knows the operator of a pipe, too.
+    if tokens.text(index) in ("WITH", "TABLESAMPLE") and tokens.text(index + 1) == "(" and before != "|>":
+        end = tokens.closings[index + 1] + 1
+        if tokens.text(end) == "REPEATABLE" and tokens.text(end + 1) == "(":
+            end = tokens.closings[end + 1] + 1
+        return end
+    return _time_travel_end(tokens, index)
+
+
+def _time_travel_end(tokens: Tokens, first: int) -> int:
+    """Index after a time travel clause, `first` itself if there is none:
+    `FOR? (VERSION | SYSTEM_VERSION | TIMESTAMP | SYSTEM_TIME) AS OF value`.
+
+    The value must be a literal, a name, a call, or an expression in parentheses.
+    """
+    kind = first + (tokens.text(first) == "FOR")
+    value = kind + 3
+    if not tokens.is_name(first - 1) or tokens.text(kind) not in _TIME_TRAVEL:
+        return first
+    if (tokens.text(kind + 1), tokens.text(kind + 2)) != ("AS", "OF") or tokens.text(value) in _CLAUSES:
+        return first
+    end = tokens.name_end(value)
+    if tokens.text(end) == "(":
+        end = tokens.closings[end] + 1
+    while tokens.kind(end) == "string":
+        end += 1
+    if {tokens.text(value), tokens.text(end)} & _OPERATORS:
+        raise tokens.error("an expression after AS OF must be in parentheses", tokens[first].start)
+    if any(tokens.text(index) in _QUERY_STARTS for index in range(value, end)):
+        raise tokens.error("time travel by a subquery is not supported", tokens[first].start)
+    return first if end == value else end
+
+
+def _starts_query(tokens: Tokens, index: int, ctes: _Ctes) -> bool:
+    """Whether the word TABLE at `index` starts a query `TABLE name`."""
+    if not _precedes_name(tokens, index):
+        return False
+    before = tokens.text(index - 1)
+    if before in ("ALL", "DISTINCT"):
+        before = tokens.text(index - 2)
+    return index == 0 or before in ("(", *_SET_OPERATORS) or index - 1 in ctes.closings
+
+
+def _precedes_name(tokens: Tokens, index: int) -> bool:
+    """Whether the token after `index` is a name and begins no clause."""
+    return tokens.is_name(index + 1) and tokens.text(index + 1) not in _CLAUSES
+
+
+def _plain_string(text: str) -> str:
+    """A string literal of the same length without prefix, escapes and quotes inside, which every lexer reads alike."""
+    prefix = " " if text[0] in "rR" else ""
+    quote = text[len(prefix)]
+    inside = re.sub(r"[\\'\"\r\n]", "x", text[len(prefix) + 1 : -1])
+    return f"{prefix}{quote}{inside}{quote}"
+
+
+def _parsed(tokens: Tokens, copy: str) -> exp.Query | exp.Values:
+    """The query that the copy contains."""
+    import sqlglot
+    from sqlglot import exp
+    from sqlglot.errors import ParseError
+
+    try:
+        parsed = [one for one in sqlglot.parse(copy, dialect="spark") if one is not None]
+    except RecursionError:
+        raise
+    except Exception as error:  # sqlglot fails with errors of many types on text that it does not know
+        details: dict[str, Any] = error.errors[0] if isinstance(error, ParseError) and error.errors else {}
+        reason = str(details.get("description") or "it has syntax that sqlglot rejects").rstrip(".")
+        # sqlglot gives the column of the last character of the token.
+        place = f", at line {details['line']}, up to column {details['col']}" if details.get("line") else ""
+        raise tokens.error(f"SQL text of a view cannot be parsed: {reason}{place}") from error
+    if len(parsed) != 1 or not isinstance(parsed[0], exp.Query | exp.Values):
+        raise tokens.error(_NO_QUERY)
+    if parsed[0].find(exp.Placeholder, exp.Parameter) is not None:
+        raise tokens.error("SQL text of a view must have no parameters")
+    return parsed[0]
+
+
+def _analysis(tokens: Tokens, ctes: _Ctes, copy: _Copy, query: exp.Query | exp.Values) -> Analysis:
+    """Combine the references that sqlglot found with the scopes and clauses that the tokens show."""
+    from sqlglot import exp
+
+    scopes = _Scopes(tokens)
+    by_start = {token.start: index for index, token in enumerate(tokens)}
+    found: dict[int, _Found] = {}
+    relations: list[_Relation] = []
+    names: set[int] = set()
+    versions: set[int] = set()
+    for table in query.find_all(exp.Table):
+        is_function = not all(isinstance(part, exp.Identifier) for part in table.parts)
+        position = table.parts[0].meta.get("start", -1)
+        index = by_start.get(position, len(tokens))
+        if table.parts[0].name.upper() == "STREAM" and (is_function or _precedes_name(tokens, index)):
+            raise tokens.error("a view must not read a stream", position)
+        if is_function:
+            continue
+        end = tokens.name_end(index)
+        parts = tokens.parts(index, end)
+        if parts != tuple(part.name for part in table.parts):
+            if table.parts[0].name.startswith("__tmp"):
+                continue  # sqlglot makes CTEs of the steps of a pipe
+            raise tokens.error(f"name of table {table.name!r} is not understood", position)
+        if index in names:
+            continue  # sqlglot repeats parts of a pipe
+        names.add(index)
+        after, version, has_options = end, "", False
+        while after in copy.clauses:
+            clause, after = after, copy.clauses[after]
+            has_options |= tokens.text(clause) == "WITH"
+            if tokens.text(clause) not in ("WITH", "TABLESAMPLE"):
+                versions.add(clause)
+                version = tokens.sql[tokens[clause].start : tokens[after - 1].end]
+        # Aliases of other clauses, such as PIVOT, do not belong to the table.
+        alias = table.args.get("alias")
+        alias_start = alias.this.meta.get("start", -1) if alias is not None and alias.this is not None else -1
+        has_alias = by_start.get(alias_start) == after + (tokens.text(after) == "AS")
+        is_cte = len(parts) == 1 and ctes.is_visible(parts[0], index)
+        scope = scopes.around(index)[0]
+        if not has_alias:
+            relations.append(_Relation(parts[-1].lower(), scope, () if is_cte else _lower(parts)))
+        if is_cte:
+            continue
+        keyword = tokens[index - 1].start if index - 1 in copy.table_queries else None
+        query_of_table = table.find_ancestor(exp.Query)
+        owner = query_of_table.parent if query_of_table is not None else None
+        if keyword is not None and isinstance(owner, exp.Func) and not isinstance(owner, exp.Exists):
+            raise tokens.error(_NO_ARGUMENT, keyword)  # sqlglot would take further arguments for tables
+        start, stop = tokens[index].start, tokens[end - 1].end
+        reference = SourceReference(parts, start, stop, version, tokens.sql[start:stop])
+        found[start] = _Found(reference, scope, has_alias, has_options, tokens[after - 1].end, keyword)
+    for alias in query.find_all(exp.TableAlias):
+        if isinstance(alias.this, exp.Identifier) and not isinstance(alias.parent, exp.CTE):
+            index = by_start.get(alias.this.meta.get("start", -1), -1)
+            if index >= 0:
+                relations.append(_Relation(alias.this.name.lower(), scopes.around(index)[0], ()))
+    _require_all_found(tokens, copy, names, versions)
+    in_order = [found[start] for start in sorted(found)]
+    return Analysis(tokens, in_order, relations, scopes, frozenset(names | ctes.names))
+
+
+def _require_all_found(tokens: Tokens, copy: _Copy, names: set[int], versions: set[int]) -> None:
+    """Check that sqlglot took every name after FROM, JOIN and TABLE for a table, so that none is left unreplaced."""
+    for index, token in enumerate(tokens):
+        word, before = tokens.text(index), tokens.text(index - 1)
+        if index in copy.table_queries:
+            expected = True
+        elif word not in ("FROM", "JOIN") or before == "." or not _precedes_name(tokens, index):
+            expected = False
+        else:
+            expected = not (
+                tokens.text(index + 1) in ("SELECT", "VALUES")
+                or tokens.text(tokens.name_end(index + 1)) == "("  # a table-valued function
+                or tokens.text(tokens.openings[index] - 1) in _FROM_FUNCTIONS
+                or (before == "DISTINCT" and tokens.text(index - 2) in ("IS", "NOT"))
+            )
+        if expected and index + 1 not in names:
+            raise tokens.error(f"the table after {word} cannot be found", token.start)
+        if index in copy.clauses and word not in ("WITH", "TABLESAMPLE") and index not in versions:
+            raise tokens.error("time travel clause does not follow the name of a table", token.start)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _lower(parts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(part.lower() for part in parts)
+
+
+def _simple_name(text: str) -> tuple[str, ...]:
+    """Parts of a replacement in lower case if it is a name, otherwise empty."""
+    if text.lstrip().startswith("("):
+        return ()
+    tokens = Tokens(text)
+    return _lower(tokens.parts(0, len(tokens))) if tokens.name_end(0) == len(tokens) else ()
+
+
+def _joins(left: str, right: str) -> bool:
+    """Whether two characters could be read as parts of the same token."""
+    return re.fullmatch(r"\w\w|``", left + right) is not None

@@ -1,0 +1,139 @@
+"""Time travel of materialized views: which snapshot of the storage table has the rows of an earlier refresh, and which
+of its columns the view showed then.
+
+Rows of the past are available as long as the storage table's snapshots exist, whether or not the view has the property
+`time-travel`. The table's snapshot log says which refresh was current at a time, so rollbacks count; compactions keep
+the rows.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta, timezone
+from typing import Final, NamedTuple
+
+from polaris_spark.catalog.entities.entities import TableName, find, require, table_key
+from polaris_spark.catalog.entities.materialized_views import is_materialized, storage_name
+from polaris_spark.catalog.entities.refresh_records import (
+    refresh_of,
+    shown_columns,
+    snapshot_of_refresh,
+    snapshots_of,
+)
+from polaris_spark.catalog.metadata import logs
+from polaris_spark.catalog.metadata.draft import TableDraft
+from polaris_spark.catalog.metadata.rows import Schema, Table, View, ViewVersion
+from polaris_spark.catalog.metadata.snapshot_history import read_entries
+from polaris_spark.catalog.metadata.texts import decode
+from polaris_spark.catalog.rows import TABLE, VIEW
+from polaris_spark.commits.state import State
+from polaris_spark.errors import BadRequestError, NoSuchViewError
+
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_LIST = "the system view system.refreshes lists the refreshes whose rows still exist"
+
+
+class PastRows(NamedTuple):
+    """The rows of an earlier refresh of a materialized view."""
+
+    table: Table
+    """The storage table."""
+    snapshot_id: int
+    """Snapshot of the storage table."""
+    columns: list[str]
+    """Names of the columns that the view had then. The snapshot can have further columns."""
+
+
+def rows_of_version(state: State, name: TableName, version: str) -> PastRows:
+    """Return the rows of a materialized view in a version.
+
+    Args:
+        version: id of a snapshot of the storage table, id of a refresh, or name of a branch or tag of the storage
+            table; looked up in this order.
+    Raises:
+        NoSuchViewError: there is no materialized view of this name.
+        BadRequestError: there is no such version, or its snapshot has expired.
+    """
+    view, table = _storage(state, name)
+    draft = _draft(state, table)
+    id = _id(version)
+    if id is not None and id not in draft.snapshots:
+        id = snapshot_of_refresh(draft, id)
+    ref = draft.refs.get(version)
+    if id is None and ref is not None:
+        id = ref.snapshot_id
+    if id is None:
+        raise BadRequestError(
+            f"materialized view {name} has no version {version!r}: it is not the id of a refresh or snapshot that "
+            f"still exists, nor a branch or tag; {_LIST}"
+        )
+    return _rows(state, name, view, table, id)
+
+
+def rows_at(state: State, name: TableName, time_us: int) -> PastRows:
+    """Return the rows of the refresh of a materialized view that was current at a time.
+
+    Args:
+        time_us: the time, in microseconds since 1970 UTC.
+    Raises:
+        NoSuchViewError: there is no materialized view of this name.
+        BadRequestError: the view had no refresh then, or its snapshot has expired.
+    """
+    view, table = _storage(state, name)
+    entries = read_entries(logs.text(table.snapshot_log, state))
+    before = [one.snapshot_id for one in entries if one.timestamp_ms * 1_000 <= time_us]
+    if not before:
+        first = f"the first was at {_text(entries[0].timestamp_ms * 1_000)}" if entries else "it has none"
+        raise BadRequestError(
+            f"materialized view {name} has no refresh at or before {_text(time_us)}: {first}; {_LIST}"
+        )
+    return _rows(state, name, view, table, before[-1])
+
+
+def columns_of_version(state: State, view: View, id: int) -> list[str] | None:
+    """Return the names of the columns of a view's version; None if the view no longer has the version."""
+    pointer = next((one.piece for one in view.versions if one.id == id), None)
+    if pointer is None:
+        return None
+    schema_id = decode(state.get(pointer, ViewVersion).text)["schema-id"]
+    pointer = next(one.piece for one in view.schemas if one.id == schema_id)
+    return [field["name"] for field in decode(state.get(pointer, Schema).text)["fields"]]
+
+
+def _storage(state: State, name: TableName) -> tuple[View, Table]:
+    found = find(state, table_key(name, VIEW))
+    view = None if found is None else state.get(found.content, View)
+    if view is None or not is_materialized(view):
+        raise NoSuchViewError(f"Materialized view does not exist: {name}")
+    return view, state.get(require(state, storage_name(name), TABLE).content, Table)
+
+
+def _draft(state: State, table: Table) -> TableDraft:
+    return TableDraft(table, state, now_ms=0, check_time=state.check_time)
+
+
+def _rows(state: State, name: TableName, view: View, table: Table, id: int) -> PastRows:
+    """Return the rows of a snapshot, or of a compaction of it if the snapshot has expired, with the columns of the
+    view's version that the refresh computed."""
+    draft = _draft(state, table)
+    record = refresh_of(draft, id) or {}
+    found = next((one for one in (id, *snapshots_of(record)) if one in draft.snapshots), None)
+    if found is None:
+        raise BadRequestError(
+            f"snapshot {id} of the storage table of materialized view {name} has expired; {_LIST}"
+        )
+    columns = columns_of_version(state, view, record["version-id"]) if "version-id" in record else None
+    return PastRows(table, found, shown_columns(draft, found) if columns is None else columns)
+
+
+def _id(version: str) -> int | None:
+    id = int(version) if _INTEGER.fullmatch(version) else None
+    return id if id is not None and -(2**63) <= id < 2**63 else None
+
+
+def _text(time_us: int) -> str:
+    try:
+        return (_EPOCH + timedelta(microseconds=time_us)).isoformat()
+    except OverflowError:
+        return f"{time_us} microseconds since 1970"

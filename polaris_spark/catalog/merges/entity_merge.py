@@ -1,0 +1,300 @@
+"""Three-way merge of the entities of a catalog: decide for each namespace, table and view that changed from one state
+to another what happens to it in a branch. `merge_steps` makes these changes on the branch's working state.
+
+`state_merge` says which states are merged. What counts as a conflict is decided here (`MergeRun._step`) and, for the
+contents of tables, in `table_merge`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from polaris_spark.catalog.entities.entities import NameEntry, TableName, find, namespace_key, table_key
+from polaris_spark.catalog.entities.materialized_views import (
+    is_materialized,
+    require_no_namespace,
+    require_no_view,
+)
+from polaris_spark.catalog.merges.differences import EntityChange, Version, differences, fields_in_text
+from polaris_spark.catalog.merges.merge_steps import (
+    GONE,
+    KINDS,
+    Difference,
+    EntityConflict,
+    Merged,
+    Merging,
+    Step,
+    StepRun,
+    Strategy,
+    key_of,
+    name_of,
+    owner_of_storage,
+)
+from polaris_spark.catalog.metadata.rows import View
+from polaris_spark.catalog.rows import IDS, NAMES, NAMESPACE, TABLE, VIEW, id_bytes
+from polaris_spark.catalog.tables.contents import content_of
+from polaris_spark.commits.state import State
+from polaris_spark.errors import AlreadyExistsError
+from polaris_spark.index.keys import decode_key, subtree
+
+
+class MergeRun(StepRun):
+    """One run of `MergeStates.apply`: decides the steps of the merge, and carries them out."""
+
+    def __init__(self, change: Merging, state: State, difference: Difference) -> None:
+        super().__init__(change, state, difference)
+        self.conflicts: dict[int, str] = {}
+
+    def merge(self) -> list[Merged]:
+        """Make the changes on the working state, and return the action taken for each entity."""
+        ours = self._ours()
+        for change in self.difference.changes.values():
+            self.state.check_time()
+            self._decide(change, ours[change.entity_id])
+        self._join_materialized_views(ours)
+        for id, reason in list(self.conflicts.items()):
+            self._resolve(self.difference.changes[id], ours[id], reason)
+        self._refuse_taken_names(ours)
+        self._carry_out()
+        self._check_namespaces()
+        return sorted(self.outcomes, key=lambda one: (one.name, one.kind))
+
+    def take_over(self) -> list[Merged]:
+        """Make the changes on the working state, which is the state of the commit from which the other state began.
+        Return the action taken for each entity."""
+        for change in self.difference.changes.values():
+            step = self._step(change, change.before)
+            if step is not None:
+                self.steps[change.entity_id] = step
+        self._carry_out()
+        return sorted(self.outcomes, key=lambda one: (one.name, one.kind))
+
+    def read_files(self) -> None:
+        """Read and cache the files that `merge` needs: manifest lists and manifests of tables that both sides
+        changed."""
+        ours = self._ours()
+        for change in self.difference.changes.values():
+            self._decide(change, ours[change.entity_id])
+        for step in self.steps.values():
+            if step.merges and step.new is not None and decode_key(step.new.key).kind == TABLE:
+                with contextlib.suppress(EntityConflict):
+                    self._merge_table(step)
+
+    def _ours(self) -> dict[int, Version | None]:
+        """Return the branch's version of each changed entity; None if the branch does not have it."""
+        ids = list(self.difference.changes)
+        keys = self.state.lookup_many(IDS, [id_bytes(id) for id in ids])
+        known = [(id, entry.value) for id, entry in zip(ids, keys, strict=True) if entry is not None]
+        entries = self.state.lookup_many(NAMES, [key for _, key in known])
+        found: dict[int, Version | None] = dict.fromkeys(ids)
+        for (id, key), entry in zip(known, entries, strict=True):
+            found[id] = None if entry is None else Version(key, entry.pointer)
+        return found
+
+    def _decide(self, change: EntityChange, ours: Version | None) -> None:
+        base, theirs = change.before, change.after
+        try:
+            step = self._step(change, ours)
+        except EntityConflict as conflict:
+            self.conflicts[change.entity_id] = str(conflict)
+            return
+        rolls_back = step is not None and step.merges and self.difference.restores
+        if step is not None and change.entity_id in self._gone and theirs is not None and not rolls_back:
+            self.conflicts[change.entity_id] = GONE
+        elif step is not None and (base is not None or theirs is not None):
+            self.steps[change.entity_id] = step
+
+    def _step(self, change: EntityChange, ours: Version | None) -> Step | None:
+        """Return the step that changes an entity in the branch; None if it needs no change."""
+        id, base, theirs = change
+        if ours == theirs:
+            return None
+        if ours == base and self._rolls_back(base, theirs):
+            assert theirs is not None
+            assert base is not None
+            return Step(id, ours, Version(theirs.key, base.content), change, "merged", merges=True)
+        if ours == base:
+            action = "added" if base is None else "removed" if theirs is None else _changed(base, theirs)
+            return Step(id, ours, theirs, change, action)
+        if base is None:
+            raise EntityConflict("both sides added it, with different contents")
+        if theirs is None:
+            raise EntityConflict("the other state removed it, and this branch changed it")
+        if ours is None:
+            raise EntityConflict("the other state changed it, and this branch removed it")
+        key = _three_way(base.key, ours.key, theirs.key)
+        if key is None:
+            raise EntityConflict(
+                f"the other state renamed it to {name_of(theirs.key)}, and this branch to {name_of(ours.key)}"
+            )
+        content = _three_way(base.content, ours.content, theirs.content)
+        if content is not None and (content == ours.content or not self._rolls_back(base, theirs)):
+            new = Version(key, content)
+            return None if new == ours else Step(id, ours, new, change, _changed(ours, new))
+        if decode_key(key).kind == VIEW:
+            raise EntityConflict("both sides changed the view")
+        return Step(id, ours, Version(key, ours.content), change, "merged", merges=True)
+
+    def _rolls_back(self, base: Version | None, theirs: Version | None) -> bool:
+        """Whether an older version of a table is restored as by a rollback. The table then keeps its snapshots, whereas
+        the row of the older version may list snapshots that have expired since then."""
+        return (
+            self.difference.restores
+            and base is not None
+            and theirs is not None
+            and base.content != theirs.content
+            and decode_key(base.key).kind == TABLE
+        )
+
+    def _join_materialized_views(self, ours: Mapping[int, Version | None]) -> None:
+        """Give a materialized view and its storage table the same resolution."""
+        views = {
+            version.key: id
+            for id, change in self.difference.changes.items()
+            for version in (change.before, change.after, ours[id])
+            if version is not None and decode_key(version.key).kind == VIEW
+        }
+        for id, change in self.difference.changes.items():
+            keys = [one.key for one in (change.before, change.after, ours[id]) if one is not None]
+            view = next((views[owner] for key in keys if (owner := owner_of_storage(key)) in views), None)
+            if view is None:
+                continue
+            step = self.steps.get(id)
+            self._storage.add(id)
+            if id in self.conflicts or (step is not None and step.merges):
+                self.conflicts[view] = "both sides changed or refreshed the materialized view"
+            if view in self.conflicts:
+                self.steps.pop(view, None)
+                self.steps.pop(id, None)
+                self.conflicts[id] = self.conflicts[view]
+                if self._lost(change, ours[id]) or view in self._gone:
+                    self._gone |= {id, view}
+
+    def _resolve(self, change: EntityChange, ours: Version | None, reason: str) -> None:
+        """Carry out the strategy for an entity with a conflict."""
+        strategy = self.change.strategy_for(ours, change.after, change.before)
+        version = ours or change.after or change.before
+        assert version is not None
+        lost = strategy is Strategy.THEIRS and self._lost(change, ours)
+        if strategy is Strategy.THEIRS and not lost:
+            self.steps[change.entity_id] = Step(
+                change.entity_id,
+                ours,
+                change.after,
+                change,
+                "removed" if change.after is None else "replaced",
+            )
+        else:
+            self.steps.pop(change.entity_id, None)
+            if change.entity_id not in self._storage:  # the conflict of its view says it
+                kept = strategy is Strategy.OURS
+                told = GONE if lost else reason if kept else reason + self._sides(change, ours)
+                self._tell(version.key, "kept" if kept else "conflict", told)
+
+    def _refuse_taken_names(self, ours: Mapping[int, Version | None]) -> None:
+        """Find new names that another entity of the branch has. Namespaces of the same name become one."""
+        freed = {
+            step.old.key for step in self.steps.values() if step.old and step.old.key != key_of(step.new)
+        }
+        for step in list(self.steps.values()):
+            if step.new is None or (step.old is not None and step.old.key == step.new.key):
+                continue
+            taken = self._occupant(step, freed)
+            if taken is None:
+                continue
+            key, entry = taken
+            strategy = self.change.strategy_for(step.new)
+            same_kind = key == step.new.key
+            if same_kind and decode_key(key).kind == NAMESPACE and step.old is None:
+                del self.steps[step.entity_id]
+                self._unite_namespaces(step, key, entry, strategy)
+            elif strategy is Strategy.THEIRS and same_kind and self._stands_alone(key, entry):
+                removed = EntityChange(entry.entity_id, Version(key, entry.content), None)
+                self.steps[entry.entity_id] = Step(entry.entity_id, removed.before, None, removed, "removed")
+            else:
+                del self.steps[step.entity_id]
+                reason = f"the branch has another {KINDS[decode_key(key).kind]} of this name"
+                if strategy is not Strategy.OURS and same_kind:
+                    reason += self._difference_from(Version(key, entry.content), step.new)
+                self._tell(step.new.key, "kept" if strategy is Strategy.OURS else "conflict", reason)
+
+    def _difference_from(self, ours: Version, theirs: Version) -> str:
+        """Return how another entity of the same name differs, as a text after the reason for a conflict."""
+        found = differences(ours, theirs, self.state, by_name=True)
+        found.pop("location", None)  # no two tables or views have the same one
+        return f" (the new one differs from it by: {fields_in_text(found)})" if found else ""
+
+    def _stands_alone(self, key: bytes, entry: NameEntry) -> bool:
+        """Whether an entity can be removed by itself: it is neither a materialized view nor a storage table."""
+        if decode_key(key).kind == VIEW:
+            value = content_of(self.state, entry.content, View)
+            return isinstance(value, View) and not is_materialized(value)
+        return owner_of_storage(key) is None
+
+    def _occupant(self, step: Step, freed: Iterable[bytes]) -> tuple[bytes, NameEntry] | None:
+        """Return the entity of the branch that has the new name of a step, and keeps it."""
+        assert step.new is not None
+        path, kind, name = decode_key(step.new.key)
+        keys = [step.new.key]
+        if kind != NAMESPACE:
+            keys = [table_key(TableName(path, name), one) for one in (kind, VIEW if kind == TABLE else TABLE)]
+        for key in keys:
+            found = find(self.state, key)
+            if found is not None and key not in freed and found.entity_id != step.entity_id:
+                return key, found
+        return None
+
+    def _unite_namespaces(self, step: Step, key: bytes, entry: NameEntry, strategy: Strategy) -> None:
+        """Merge the properties of a namespace that both sides created into the namespace of the branch."""
+        assert step.new is not None
+        ours = Version(key, entry.content)
+        change = EntityChange(entry.entity_id, None, step.new)
+        self._merge_namespace(Step(entry.entity_id, ours, ours, change, "merged", merges=True), strategy)
+
+    def _check_namespaces(self) -> None:
+        """Find tables and views whose namespace the branch does not have, and dropped namespaces that are not empty."""
+        for step in self.steps.values():
+            version = step.new or step.old
+            assert version is not None
+            path, kind, name = decode_key(version.key)
+            if step.new is None and kind == NAMESPACE:
+                if found := self.state.scan(NAMES, *subtree((*path, name)), limit=1):
+                    inner = f"{KINDS[decode_key(found[0][0]).kind]} {name_of(found[0][0])}"
+                    problem = f"the other state removed it, but this branch has {inner} in it"
+                    self._tell(version.key, "conflict", problem)
+            elif step.new is not None and (problem := self._clash(version)):
+                self._tell(version.key, "conflict", problem)
+            elif step.new is not None and path and not self._has_parent(path, version.key):
+                reason = f"namespace {'.'.join(path)} does not exist in the branch"
+                self._tell(version.key, "conflict", reason)
+
+    def _clash(self, version: Version) -> str:
+        """Return why a namespace or a materialized view cannot have its name in the branch; empty if it can."""
+        path, kind, name = decode_key(version.key)
+        try:
+            if kind == NAMESPACE:
+                require_no_view(self.state, (*path, name))
+            elif kind == VIEW and is_materialized(self.state.get(version.content, View)):
+                require_no_namespace(self.state, TableName(path, name))
+        except AlreadyExistsError as error:
+            return str(error)
+        return ""
+
+    def _has_parent(self, path: tuple[str, ...], key: bytes) -> bool:
+        owner = owner_of_storage(key)
+        if find(self.state, namespace_key(path)) is not None:
+            return True
+        return owner is not None and find(self.state, owner) is not None
+
+
+def _changed(old: Version, new: Version) -> str:
+    return "changed" if old.key == new.key else "renamed"
+
+
+def _three_way(base: Any, ours: Any, theirs: Any) -> Any:
+    """Return the value that a three-way merge gives; None if both sides changed it in different ways."""
+    if theirs in (base, ours):
+        return ours
+    return theirs if ours == base else None

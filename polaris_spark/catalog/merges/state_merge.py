@@ -1,0 +1,256 @@
+"""Merges of branches, reverts of commits and cherry-picks: three-way merges of states of a catalog, entity by entity.
+
+A merge takes what changed from a *base* state to another state (*theirs*), and makes the same changes to the newest
+state of a branch (*ours*):
+
+| operation | base | theirs |
+| --- | --- | --- |
+| merge of a branch | newest common ancestor (`merge_base`) | newest commit of that branch |
+| revert of commits | the last of the commits | the state before the first of them |
+| cherry-pick of a commit | the state before the commit | the commit |
+
+An entity (a namespace, table or view) that only one side changed is taken from that side. If both sides changed it, its
+name and its content are merged by themselves; `table_merge` merges the contents of tables. What cannot be merged is a
+conflict. A materialized view and its storage table are one unit.
+
+Only the entities that differ between base and theirs are looked up in the branch, and these look-ups are the recorded
+reads of the change. So a merge does not compete with commits to other tables.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+
+from polaris_spark.catalog.branches.merge_base import record_merge
+from polaris_spark.catalog.catalogs.catalog import Catalog
+from polaris_spark.catalog.entities.entities import CatalogChange, Context
+from polaris_spark.catalog.manifests.manifest_files import ManifestFiles
+from polaris_spark.catalog.manifests.manifest_lists import ManifestList
+from polaris_spark.catalog.merges.differences import EntityChange, Version
+from polaris_spark.catalog.merges.entity_merge import MergeRun
+from polaris_spark.catalog.merges.merge_steps import (
+    KINDS,
+    Difference,
+    Merged,
+    Step,
+    Strategy,
+    name_of,
+    owner_of_storage,
+)
+from polaris_spark.catalog.merges.snapshot_merge import ManifestSource
+from polaris_spark.catalog.rows import OWNERS, id_bytes, id_from
+from polaris_spark.commits.change import Operation
+from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.state import CommitReader, Newest, Point, Read, State
+from polaris_spark.errors import BadRequestError, MergeConflictError
+from polaris_spark.index.keys import decode_key
+
+MERGED = "merged"
+"""Action of the log entries that a merge adds to the log of a branch for changes of the merged commits. They change
+nothing in the branch."""
+
+_SHOWN = 20
+"""Maximum number of conflicts in an error message."""
+
+
+def new_difference(
+    catalog: Catalog, changes: dict[int, EntityChange], other: CommitReader | None = None
+) -> Difference:
+    """Return the difference that a merge applies to the branch of a catalog, with the current time and a new UUID.
+
+    Args:
+        other: the other state, from which the branch takes the owners of new entities; None if it has no new entities.
+    """
+    new = [id_bytes(id) for id, change in changes.items() if change.before is None]
+    owners = {} if other is None else _owners(other, new)
+    return Difference(catalog.context.clock.now_ms(), str(uuid.uuid4()), changes, owners=owners)
+
+
+def _owners(other: CommitReader, entities: list[bytes]) -> dict[int, bytes]:
+    found = other.index(OWNERS).get_many(sorted(entities)) if OWNERS in other.commit.index_names else []
+    return {
+        id_from(id): entry.value
+        for id, entry in zip(sorted(entities), found, strict=False)
+        if entry is not None
+    }
+
+
+class _Manifests:
+    """Reads manifest lists and manifests for a merge, each file once."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._contents: dict[str, bytes] = {}
+
+    def _files(self) -> ManifestFiles:
+        if self._context.manifest_files is None:
+            raise BadRequestError("this process does not read manifest lists")
+        return self._context.manifest_files
+
+    def read(self, location: str) -> ManifestList:
+        return self._files().read(location, self._context.confinement)
+
+    def content(self, location: str) -> bytes:
+        if location not in self._contents:
+            self._contents[location] = self._files().content(location, self._context.confinement)
+        return self._contents[location]
+
+    def keep(self, location: str, found: ManifestList) -> None:
+        self._files().keep(location, found)
+
+
+class MergeStates(CatalogChange[Difference, list[Merged]]):
+    """Apply the difference of two states to a branch, in one commit."""
+
+    action = "merge"
+    from_elsewhere = True
+
+    def __init__(
+        self,
+        context: Context,
+        operation: Operation,
+        difference: Callable[[State], Difference],
+        *,
+        label: str,
+        strategy: Strategy = Strategy.FAIL,
+        strategies: Mapping[str, Strategy] | None = None,
+        dry_run: bool = False,
+        adds: str = "create",
+        advice: str = "",
+    ) -> None:
+        """
+        Args:
+            difference: function that takes the branch's state, and returns the difference to apply to it. Each call
+                reads the other state again.
+            label: description of the merge for the log, such as `merge dev`.
+            strategy: what happens to entities whose changes conflict.
+            strategies: strategies for single entities, by name.
+            dry_run: whether to return conflicts as rows. The caller then does not commit the change.
+            adds: verb of the log's action for entities that the change adds to the branch.
+            advice: end of the message about conflicts, which says what the user can do. If it is empty, the message
+                names the strategies that have not been tried.
+        """
+        super().__init__(context, operation)
+        self._difference = difference
+        self.label = label
+        self._strategy = strategy
+        self._strategies = dict(strategies or {})
+        self._dry_run = dry_run
+        self._adds = adds
+        self._advice = advice
+        self.manifests: ManifestSource = _Manifests(context)
+        self.guard: Callable[[State], None] = lambda _: None
+        """Called with the branch's state before it is read or changed. Raises an error to refuse the merge."""
+
+    def prepare(self, view: State) -> Difference:
+        self.guard(view)
+        difference = self._difference(view)
+        if difference.begun != view.base.head.commit:
+            state = State(view.base, view.new_id)
+            state.add_all(difference.objects)
+            MergeRun(self, state, difference).read_files()
+        return difference
+
+    def apply(self, state: State, prepared: Difference) -> list[Merged]:
+        self.guard(state)
+        state.add_all(prepared.objects)
+        run = MergeRun(self, state, prepared)
+        begun = Newest(prepared.begun)
+        if prepared.begun and state.holds([begun]):
+            state.reads.append(begun)
+            merged = run.take_over()
+        else:
+            _refuse_changed(state, prepared.reads)
+            merged = run.merge()
+        conflicts = [one for one in merged if one.action == "conflict"]
+        if conflicts and not self._dry_run:
+            raise MergeConflictError(self._told(conflicts))
+        if prepared.ancestry is not None and not conflicts:
+            record_merge(state, prepared.ancestry)
+        if not conflicts:
+            for entry in prepared.log:
+                state.log(entry)
+        return merged
+
+    def _told(self, conflicts: list[Merged]) -> str:
+        shown = "; ".join(f"{one.kind} {one.name}: {one.detail}" for one in conflicts[:_SHOWN])
+        more = f"; and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
+        return (
+            f"{self.label} has {len(conflicts)} conflict{'s' * (len(conflicts) > 1)}, nothing was changed: "
+            f"{shown}{more}; {self._advice or self._untried(conflicts)}"
+        )
+
+    def _untried(self, conflicts: list[Merged]) -> str:
+        chosen = {self._strategies.get(one.name, self._strategy) for one in conflicts}
+        advice = {
+            Strategy.FAIL: "choose the strategy 'ours' or 'theirs' for them",
+            Strategy.THEIRS: "the strategy 'theirs' cannot resolve this: choose 'ours', or change the branch first",
+            Strategy.OURS: "the strategy 'ours' cannot resolve this: change the branch first",
+        }
+        return "; ".join(text for strategy, text in advice.items() if strategy in chosen)
+
+    def repeat(self, state: State, entries: list[LogEntry]) -> list[Merged]:
+        return [
+            Merged(
+                KINDS[decode_key(entry.key).kind], name_of(entry.key), _ACTIONS.get(entry.action, "changed")
+            )
+            for entry in entries
+            if entry.action != MERGED
+        ]
+
+    def strategy_for(self, *versions: Version | None) -> Strategy:
+        """Return the strategy for an entity, given its versions. A storage table has the strategy of its materialized
+        view."""
+        keys = [version.key for version in versions if version is not None]
+        names = [name_of(owner_of_storage(key) or key) for key in keys]
+        return next((self._strategies[name] for name in names if name in self._strategies), self._strategy)
+
+    def log(
+        self,
+        state: State,
+        now: int,
+        step: Step,
+        verb: str,
+        *,
+        before: int,
+        after: int,
+        old_key: bytes = b"",
+        summary: Mapping[str, str],
+    ) -> None:
+        """Add the log entry of a step."""
+        key = (step.new or step.old or step.change.before or step.change.after).key  # type: ignore[union-attr]
+        verb = self._adds if verb == "create" else verb
+        self.action = f"{verb}-{KINDS[decode_key(key).kind]}"
+        summary = {**summary, "from": self.label}
+        self.record(
+            state, now, step.entity_id, key, before=before, after=after, old_key=old_key, summary=summary
+        )
+
+
+_ACTIONS = {
+    f"{verb}-{kind}": action
+    for kind in KINDS.values()
+    for verb, action in (("create", "added"), ("undrop", "added"), ("drop", "removed"), ("rename", "renamed"))
+}
+
+
+def _refuse_changed(state: State, reads: Sequence[Read]) -> None:
+    """Check that everything that a transaction read is unchanged, and record this.
+
+    Raises:
+        MergeConflictError: something has changed; the message names it.
+    """
+    for read in reads:
+        if not state.holds([read]):
+            raise MergeConflictError(
+                f"the transaction cannot be committed, nothing was changed: {_described(read)} was read in it, and has "
+                "been changed since it began; roll it back and repeat it"
+            )
+    state.reads.extend(reads)
+
+
+def _described(read: Read) -> str:
+    if isinstance(read, Point):
+        return f"{KINDS[decode_key(read.key).kind]} {name_of(read.key)}"
+    return "the list of a namespace"

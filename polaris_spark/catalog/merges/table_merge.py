@@ -1,0 +1,213 @@
+"""Three-way merge of one table: apply to one version what changed from a base version to another version.
+
+Each part of the metadata is merged by itself: every property, branch, tag, and the current schema, partition spec, sort
+order, location and format version. A part that only one side changed is taken from that side, and a part that both
+sides changed alike is kept. Everything else is a conflict, with two exceptions:
+
+- If both sides appended to a branch of the table, the appends are rebased (`append_rebase`).
+- If both sides added columns and `polaris.schema-merge` is on, the columns are merged (`schema_merge`). Columns get new
+  ids then, which data files of the other version do not have, so it must not have new snapshots.
+
+A snapshot keeps its id only if the table had the same snapshots before it on the other side, because the id identifies
+one content of the table. A rebased append becomes a new snapshot with a new id, new manifests (`manifest_copies`), and
+the field `source-snapshot-id` in its summary. By this field, later merges recognize what a table already has.
+`snapshot_merge` merges snapshots, branches and tags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from polaris_spark.catalog.merges.snapshot_merge import (
+    ManifestSource,
+    NewFile,
+    SnapshotMerge,
+    TableConflictError,
+    Versions,
+    merged_value,
+)
+from polaris_spark.catalog.metadata.draft import TableDraft
+from polaris_spark.catalog.metadata.pieces import NumberedPieces
+from polaris_spark.catalog.metadata.rows import ObjectReader
+from polaris_spark.catalog.metadata.table_pieces import LAST_ADDED
+from polaris_spark.catalog.tables.schema_merge import with_merged_columns
+from polaris_spark.clock import CheckTime
+from polaris_spark.errors import BadRequestError, CommitFailedError
+
+
+class MergedTable(NamedTuple):
+    """The result of a merge."""
+
+    draft: TableDraft
+    """The target version of the merge, with the changes of the other version applied. Unchanged if the other version
+    has no changes."""
+    files: list[NewFile]
+
+
+def merge_tables(
+    versions: Versions,
+    reader: ObjectReader,
+    *,
+    now_ms: int,
+    unique: str,
+    files: ManifestSource,
+    schema_merge: Callable[[Mapping[str, str]], bool],
+    check_time: CheckTime,
+    restores: bool = False,
+) -> MergedTable:
+    """Merge two versions of a table.
+
+    Args:
+        unique: a UUID; the names of new files are derived from it.
+        files: reads manifest lists and manifests.
+        schema_merge: returns whether added columns are merged in a table with these properties.
+        restores: whether `theirs` is older than the base. Its snapshots are then not added again, because their files
+            may be deleted.
+    Raises:
+        TableConflictError: both sides changed the same part, in different ways.
+    """
+    merge = _Merge(versions, reader, now_ms, unique, files, check_time, restores=restores)
+    try:
+        merge.plain_values()
+        merge.schemas(schema_merge)
+        merge.specs()
+        merge.sort_orders()
+        merge.snapshots()
+        merge.statistics()
+    except (BadRequestError, CommitFailedError) as error:
+        raise TableConflictError(str(error)) from error
+    return MergedTable(merge.ours, merge.files)
+
+
+class _Merge(SnapshotMerge):
+    """Merges all parts of the metadata of two versions of a table."""
+
+    def plain_values(self) -> None:
+        """Merge the format version, the location and the properties."""
+        base, ours, theirs = self.base, self.ours, self.theirs
+        for name in ("encryption_keys", "extra"):
+            value = merged_value(getattr(base, name), getattr(ours, name), getattr(theirs, name), name)
+            if value != getattr(ours, name):
+                raise TableConflictError(f"the {name.replace('_', ' ')} of the table were changed")
+        version = merged_value(
+            base.format_version, ours.format_version, theirs.format_version, "format version"
+        )
+        if version < ours.format_version:
+            raise TableConflictError("the format version of a table cannot be lowered")
+        if version > ours.format_version:
+            self._apply({"action": "upgrade-format-version", "format-version": version})
+        location = merged_value(base.location, ours.location, theirs.location, "location")
+        if location != ours.location:
+            self._apply({"action": "set-location", "location": location})
+        names = dict.fromkeys((*base.properties, *theirs.properties))
+        changed = [name for name in names if base.properties.get(name) != theirs.properties.get(name)]
+        merged = {
+            name: merged_value(
+                base.properties.get(name),
+                ours.properties.get(name),
+                theirs.properties.get(name),
+                f"property {name!r}",
+            )
+            for name in changed
+        }
+        values = {name: value for name, value in merged.items() if value is not None}
+        if values:
+            self._apply({"action": "set-properties", "updates": values})
+        removed = [name for name, value in merged.items() if value is None]
+        if removed:
+            self._apply({"action": "remove-properties", "removals": removed})
+
+    def schemas(self, schema_merge: Callable[[Mapping[str, str]], bool]) -> None:
+        """Add the new schemas of the other side, and merge which schema is the current one."""
+        base, ours, theirs = self.base, self.ours, self.theirs
+        before, mine, other = (_current_schema(one) for one in (base, ours, theirs))
+        if mine != before and other not in (before, mine):
+            self._merge_columns(schema_merge)
+            return
+        known = set(base.schemas.ids())
+        for id, schema in theirs.schemas.all():
+            digest = ours.schemas.digest(schema)
+            if id not in known and ours.schemas.like(digest) is None:
+                if self._both_added_columns:
+                    raise TableConflictError("both sides added columns")
+                self._apply({"action": "add-schema", "schema": schema})
+            found = ours.schemas.like(digest)
+            if found is not None:
+                self._schema_ids[id] = found
+        if other != before:
+            wanted = self._schema_ids.get(theirs.current_schema_id)
+            if wanted is None:
+                raise TableConflictError("this branch removed the schema that is current in the other state")
+            self._apply({"action": "set-current-schema", "schema-id": wanted})
+
+    def _merge_columns(self, schema_merge: Callable[[Mapping[str, str]], bool]) -> None:
+        """Merge columns that both sides added."""
+        base, ours, theirs = self.base, self.ours, self.theirs
+        schema = theirs.schemas.get(theirs.current_schema_id)
+        updates = None
+        if schema_merge(ours.properties) and not self._new:
+            updates = with_merged_columns(
+                ours,
+                [{"type": "assert-current-schema-id", "current-schema-id": base.current_schema_id}],
+                [
+                    {"action": "add-schema", "schema": schema, "last-column-id": theirs.last_column_id},
+                    {"action": "set-current-schema", "schema-id": LAST_ADDED},
+                ],
+            )
+        if updates is None:
+            raise TableConflictError("both sides changed the columns")
+        self._apply(*updates)
+
+    def specs(self) -> None:
+        """Add the new partition specs of the other side, and merge which one is the default."""
+        self._numbered("spec", self.base.specs, self.ours.specs, self.theirs.specs, "partition spec")
+        default = merged_value(
+            self.base.default_spec_id,
+            self.ours.default_spec_id,
+            self.theirs.default_spec_id,
+            "default partition spec",
+        )
+        if default != self.ours.default_spec_id:
+            self._apply({"action": "set-default-spec", "spec-id": default})
+
+    def sort_orders(self) -> None:
+        """Add the new sort orders of the other side, and merge which one is the default."""
+        orders = (self.base.sort_orders, self.ours.sort_orders, self.theirs.sort_orders)
+        self._numbered("sort-order", *orders, "sort order")
+        default = merged_value(
+            self.base.default_sort_order_id,
+            self.ours.default_sort_order_id,
+            self.theirs.default_sort_order_id,
+            "default sort order",
+        )
+        if default != self.ours.default_sort_order_id:
+            self._apply({"action": "set-default-sort-order", "sort-order-id": default})
+
+    def _numbered(
+        self, field: str, base: NumberedPieces, ours: NumberedPieces, theirs: NumberedPieces, label: str
+    ) -> None:
+        """Add new partition specs or sort orders. They must get the ids that they have on the other side, because data
+        files and manifests have these ids."""
+        known = set(base.ids())
+        for id, piece in theirs.all():
+            if id not in known and ours.like(ours.digest(piece)) is None:
+                self._apply({"action": f"add-{field}", field: piece})
+            if id not in known and ours.like(ours.digest(piece)) != id:
+                raise TableConflictError(f"both sides added a {label}")
+
+    def statistics(self) -> None:
+        """Add the statistics files of the new snapshots."""
+        for id in self._new:
+            if id not in self.ours.snapshots:
+                continue
+            found = self.theirs.statistics.get(id)
+            if found is not None:
+                self._apply({"action": "set-statistics", "snapshot-id": id, "statistics": found})
+            found = self.theirs.partition_statistics.get(id)
+            if found is not None:
+                self._apply({"action": "set-partition-statistics", "partition-statistics": found})
+
+
+def _current_schema(draft: TableDraft) -> bytes:
+    return draft.schemas.digest(draft.schemas.get(draft.current_schema_id) or {})
