@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from polaris_spark.errors import CorruptionError, TryAgainError
 from polaris_spark.maintenance import sweep_roots
+from polaris_spark.system import registry_changes
 from polaris_spark.system.registry import References
 from tests.commits.support import Add
 from tests.maintenance.interleaving import BRIEF, GONE, GRACE, MAIN, ME, SIDE, Action, Held, Merge, Place
@@ -138,13 +139,15 @@ def test_anything_may_be_done_before_any_step(name: str, stride: int) -> None:
 
 
 class Broken(NamedTuple):
-    """A sweep that is broken in one place, and the action that suffers."""
+    """A fault in a sweep, or in an action that a sweep meets, and the action that suffers."""
 
     method: str
     old: str
     new: str
     action: str
     meanwhile: bool
+    owner: Any = sweep_roots._Fencing
+    """Class or module of the method."""
 
 
 BROKEN = {
@@ -157,6 +160,14 @@ BROKEN = {
     ),
     "roots begin at the floors of the end": Broken(
         "roots", "head, floor)", "head, head.floor_number)", "a branch", meanwhile=True
+    ),
+    "the source of a branch is read before the registry": Broken(
+        "head_in",
+        "fresh = references.read(name)",
+        "fresh = source",
+        "a branch",
+        meanwhile=True,
+        owner=registry_changes,
     ),
 }
 
@@ -179,6 +190,6 @@ def _loses(name: str, *, meanwhile: bool) -> bool:
 @pytest.mark.long
 @pytest.mark.parametrize("broken_one", BROKEN.values(), ids=BROKEN)
 def test_a_broken_sweep_loses_something(broken_one: Broken) -> None:
-    patch = Patch(sweep_roots._Fencing, broken_one.method, broken_one.old, broken_one.new)
+    patch = Patch(broken_one.owner, broken_one.method, broken_one.old, broken_one.new)
     with broken(Mutant((patch,))):
         assert _loses(broken_one.action, meanwhile=broken_one.meanwhile)

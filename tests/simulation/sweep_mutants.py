@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from polaris_spark.maintenance import log_archive, sweep, sweep_roots, trim
-from polaris_spark.system import clocks, registry_changes
+from polaris_spark.system import clocks
 from polaris_spark.system.clocks import StoreClock
 from polaris_spark.system.registry import References
 from polaris_spark.testing.schedules import Rates
@@ -45,14 +45,23 @@ SWEEP_MUTANTS: dict[str, Mutant] = {
         (Patch(_Fencing, "_close", "references.fence(registered.row_name)", "pass"),), BUSY
     ),
     "the registry is not fenced": Mutant(
-        (Patch(_Fencing, "run", "references.fence(ROOT)", "pass"),), {**BUSY, "registry": 0.6}
+        (Patch(_Fencing, "run", "references.fence(ROOT)", "pass"),),
+        {**BUSY, "registry": 0.6, "upkeep": 0.5, "think_ms": 2.0},
     ),
     "only grace keeps what is on its way": Mutant(
         (
             Patch(_Fencing, "_close", "references.fence(registered.row_name)", "pass"),
             Patch(_Fencing, "run", "references.fence(ROOT)", "pass"),
         ),
-        {**BUSY, "rates": SLEEPS, "grace_ms": MINUTE, "retention_ms": MINUTE, "gaps": (MINUTE,) * 4},
+        {
+            **BUSY,
+            "rates": SLEEPS,
+            "grace_ms": MINUTE,
+            "retention_ms": MINUTE,
+            "gaps": (MINUTE,) * 4,
+            "reads": 0.0,
+            "registry": 0.6,
+        },
     ),
     "a floor is raised before the log is archived": Mutant(
         (
@@ -88,28 +97,6 @@ SWEEP_MUTANTS: dict[str, Mutant] = {
             ),
         ),
         {**BUSY, "rates": SLEEPS, "grace_ms": HOUR, "gaps": (20 * MINUTE,) * 4, "think_ms": 2.0},
-    ),
-    "the source of a branch is read before the registry": Mutant(
-        (
-            Patch(
-                registry_changes,
-                "head_in",
-                "fresh = references.read(name)",
-                "fresh = source",
-            ),
-        ),
-        {
-            **BUSY,
-            "rates": Rates(stall=0.02, stall_ms=(20.0, 300.0), delay_ms=60.0),
-            "registry": 0.5,
-            "think_ms": 0.0,
-            "processes": 3,
-            "threads": 2,
-            "upkeep": 0.5,
-            "reads": 0.0,
-            "names": ("main", "branch"),
-        },
-        most=400,
     ),
     "a registration ends before its row is sealed": Mutant(
         (Patch(References, "end", "self._seal(registered)", "pass"),), {**BUSY, "registry": 0.6}

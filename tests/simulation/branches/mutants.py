@@ -12,11 +12,32 @@ from polaris_spark.maintenance import sweep_roots
 from polaris_spark.maintenance.expiry import run
 from polaris_spark.testing.schedules import Rates
 from tests.simulation.mutants import Mutant, Patch
-from tests.simulation.plan import MINUTE
+from tests.simulation.plan import MINUTE, SECOND
 from tests.simulation.refreshes.mutants import CALM
 
 SWEEPING = MappingProxyType({**CALM, "upkeep": 0.2, "grace_ms": 0.0, "retention_ms": 0.0})
 """Plan with frequent sweeps, without retention and grace period."""
+
+EXPIRING = MappingProxyType(
+    {
+        **CALM,
+        "rates": Rates(delay_ms=3.0, stall=0.02, stall_ms=(50.0, SECOND)),
+        "think_ms": 0.0,
+        "processes": 4,
+        "actions": 12,
+        "weights": {
+            **dict.fromkeys(("transact", "stage", "commit_staged", "tag", "drop", "undrop", "read"), 0),
+            **dict.fromkeys(("drop_table", "undrop_table", "create_table"), 0),
+            "append": 40,
+            "merge": 40,
+            "expire": 10,
+            "pick": 10,
+            "write": 4,
+            "create": 3,
+        },
+    }
+)
+"""Plan in which snapshots often expire while branches are merged."""
 
 BRANCH_MUTANTS: dict[str, Mutant] = {
     "a branch begins without an id of its own": Mutant(
@@ -108,8 +129,8 @@ BRANCH_MUTANTS: dict[str, Mutant] = {
     ),
     "expiry does not fence the other branches": Mutant(
         (Patch(run.ExpiryRun, "_fence_other_branches", "references.fence(registered.row_name)", "pass"),),
-        {**CALM, "think_ms": 0.0, "rates": Rates(delay_ms=60.0)},
-        most=400,
+        EXPIRING,
+        most=120,
     ),
     "a merged table is older than its snapshots": Mutant(
         (Patch(table_merge._Merge, "__init__", "if not restores:", "if False:"),),
