@@ -16,9 +16,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
+from tests.sizes import TIMES
 from tests.views.catalogs import Catalog
 
-KILLS = 2
+KILLS = TIMES
 
 
 @pytest.mark.long

@@ -19,11 +19,12 @@ from polaris_spark.jobs.registry import call
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.maintenance.lakes import Lake
 from tests.maintenance.test_materialized_views import below, needed
+from tests.sizes import TIMES
 from tests.spark.catalogs import add_catalog
 from tests.spark.refresh_driver import QUERY
 from tests.spark.sql import rows
 
-KILLS = 2
+KILLS = TIMES
 
 
 @pytest.mark.long
