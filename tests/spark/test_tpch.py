@@ -30,7 +30,7 @@ EXPECTED = {
 
 @pytest.mark.parametrize(
     "queries",
-    [QUERIES, pytest.param(WITHOUT_LIMIT, marks=pytest.mark.long)],
+    [QUERIES, pytest.param(WITHOUT_LIMIT, marks=pytest.mark.exhaustive)],
     ids=["of the specification", "without LIMIT"],
 )
 def test_queries_of_tpch_are_refreshed_incrementally(

@@ -102,8 +102,16 @@ def test_no_writer_of_polaris_spark_fails(quick):
 
 
 @pytest.mark.programs
-def test_parts_that_need_a_jvm_find_figures_and_name_what_they_leave_out(tmp_path):
-    parts = ("bridge", "jdbc", "imports", "peers", "views", "first-query", "scan", "sweep")
+def test_parts_that_need_a_jvm_find_figures(tmp_path):
+    parts = ("bridge", "jdbc", "first-query", "sweep")
+    written = found(tmp_path, *parts)
+    assert all(written["parts"][part] for part in parts)
+
+
+@pytest.mark.programs
+@pytest.mark.exhaustive
+def test_more_parts_that_need_a_jvm_find_figures_and_name_what_they_leave_out(tmp_path):
+    parts = ("imports", "peers", "views", "scan")
     written = found(tmp_path, *parts)
     assert all(written["parts"][part] for part in parts if part != "peers")
     (grid,) = written["grids"].values()
@@ -113,6 +121,7 @@ def test_parts_that_need_a_jvm_find_figures_and_name_what_they_leave_out(tmp_pat
 
 
 @pytest.mark.programs
+@pytest.mark.exhaustive
 def test_refreshes_of_a_materialized_view_are_measured(tmp_path):
     written = found(tmp_path, "refresh")
     assert len(written["parts"]["refresh"]) == 9
