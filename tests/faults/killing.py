@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import chain, count
+
+import pytest
 
 from polaris_spark.backends.base import Backend
+from tests.stores import EMBEDDED, NETWORKED
 
 OPERATIONS = (
     "read_objects",
@@ -44,3 +48,14 @@ def die_at(left: int, backends: Sequence[Backend], operations: Collection[str] =
     for backend in backends:
         for name in operations:
             vars(backend)[name] = counting(getattr(backend, name))
+
+
+def killed_before(scheme: str, config: pytest.Config) -> Iterator[int]:
+    """Return the numbers of the operations on the database before which a process is killed.
+
+    Embedded databases, PostgreSQL, and all databases with the marker `exhaustive`: every operation. Other databases:
+    the first operation, and then every third one, beginning at the second, third or fourth.
+    """
+    if scheme in (*EMBEDDED, "postgresql") or "exhaustive" in config.option.markexpr:
+        return count(1)
+    return chain([1], count(2 + NETWORKED.index(scheme) % 3, 3))

@@ -6,7 +6,6 @@ from __future__ import annotations
 import random
 import signal
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ from polaris_spark.errors import ReferenceGoneError, RequestError, TryAgainError
 from polaris_spark.jobs.registry import call
 from polaris_spark.rest.session import Session
 from polaris_spark.testing.waiting import PATIENCE_S
-from tests.faults.killing import die_at
+from tests.faults.killing import die_at, killed_before
 from tests.forking import context, preload
 from tests.rest.client import Client, connect
 from tests.stores import SHARED, StoreOn, shared_out
@@ -95,18 +94,18 @@ def check(session: Session) -> None:
     ("scheme", "name"), shared_out(list(CHANGES), SHARED, ordinary=("sqlite", "postgresql", "file"))
 )
 def test_a_process_may_be_killed_before_each_operation_on_the_database(
-    scheme: str, name: str, store_on: StoreOn, tmp_path: Path
+    scheme: str, name: str, store_on: StoreOn, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
     took_effect = []
-    for number in count(1):
-        turn, used = divmod(number - 1, KILLS_OF_A_STORE)
+    for killed, number in enumerate(killed_before(scheme, pytestconfig)):
+        turn, used = divmod(killed, KILLS_OF_A_STORE)
         if not used:
             uri = store_on(scheme)
         is_killed, effect = killed_at(uri, tmp_path / str(turn), name, number)
         took_effect.append(effect)
         if not is_killed:
             break
-    print(f"{name}: killed {number - 1} times; took effect {took_effect}")
+    print(f"{name}: killed {len(took_effect) - 1} times; took effect {took_effect}")
     assert took_effect[-1]
     assert not took_effect[0]
 
