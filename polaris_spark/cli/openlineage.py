@@ -51,6 +51,7 @@ _FACETS = {
 _CHANGES = {
     "create": "CREATE",
     "register": "CREATE",
+    "import": "CREATE",
     "undrop": "CREATE",
     "drop": "DROP",
     "rename": "RENAME",
@@ -74,6 +75,23 @@ _ALTERING = frozenset(
     }
 )
 """Updates of a table that are the state change ALTER."""
+
+_KEEPING_CONTENT = frozenset(
+    {
+        "set-snapshot-ref",
+        "remove-snapshot-ref",
+        "remove-snapshots",
+        "set-statistics",
+        "remove-statistics",
+        "set-partition-statistics",
+        "remove-partition-statistics",
+        "remove-schemas",
+        "remove-partition-specs",
+        "add-encryption-key",
+        "remove-encryption-key",
+    }
+)
+"""Updates of a table that keep the rows and columns of its branch `main`, unless they move this branch."""
 
 _ALIASES = {"s3a": "s3", "s3n": "s3", "abfs": "abfss", "wasb": "wasbs"}
 _OBJECT_STORES = frozenset({"s3", "gs", "abfss", "wasbs"})
@@ -117,10 +135,19 @@ def endpoint(url: str) -> str:
 
 
 def is_sent(change: Json) -> bool:
-    """Whether there is an event for a change: one of a table or view that changed its data or metadata."""
-    # The rename of a materialized view has an entry of its own for the name of the storage table.
-    is_repeated = change["summary"].get("updates") == "set-storage-table"
-    return change["kind"] in ("table", "view") and _verb(change) in _CHANGES and not is_repeated
+    """Whether there are events for a change: one of a table or view that changed its data or metadata."""
+    summary, updates = change["summary"], _updates(change)
+    if change["kind"] not in ("table", "view") or _verb(change) not in _CHANGES:
+        return False
+    if change["kind"] == "table":
+        return (
+            not updates or "operation" in summary or "ref main" in summary or not updates <= _KEEPING_CONTENT
+        )
+    # A change of the storage table of a materialized view has a second entry for the view.
+    follows = updates == {"set-properties"} and not any(
+        name.startswith(("set ", "unset")) for name in summary
+    )
+    return not follows and updates != {"set-storage-table"}
 
 
 def events_of(changes: Iterable[Json], source: str, reader: DatasetReader) -> list[Event]:
@@ -162,6 +189,11 @@ def _is_one_run(before: _Output, after: _Output) -> bool:
     return one["operation"] is not None or is_pair  # a materialized view and its storage table
 
 
+def _updates(change: Json) -> frozenset[str]:
+    """Return the names of the updates of a change; empty if it only added data."""
+    return frozenset(filter(None, change["summary"].get("updates", "").split(",")))
+
+
 def _verb(change: Json) -> str:
     return str(change["action"].removesuffix(f"-{change['kind']}"))
 
@@ -193,8 +225,9 @@ class _Naming:
 
     def run_events(self, run: list[_Output]) -> tuple[Json, Json]:
         """Return the events of the begin and the end of a run."""
-        first = run[0].change
-        id = uuid.uuid5(uuid.NAMESPACE_URL, f"{self._source}#{first['position']}")
+        first, last = run[0].change, run[-1].change
+        # A restarted sender may divide a large transaction at other changes, so the id names the first and last change.
+        id = uuid.uuid5(uuid.NAMESPACE_URL, f"{self._source}#{first['position']}:{last['position']}")
         common = {
             "producer": PRODUCER,
             "schemaURL": f"{_SPECIFICATION}/2-0-2/OpenLineage.json#/$defs/RunEvent",
@@ -333,17 +366,16 @@ def _operation(output: _Output) -> str:
 
 
 def _state_change(found: list[_Output]) -> str | None:
-    states = [_one_state_change(one) for one in found]
-    if any(_operation(one) for one in found):  # the change of the view only follows that of its storage table
-        states = [state for state in states if state != "ALTER"]
-    return next((state for state in states if state is not None), None)
+    return next((state for state in map(_one_state_change, found) if state is not None), None)
 
 
 def _one_state_change(output: _Output) -> str | None:
     state, operation, totals = _CHANGES[_verb(output.change)], _operation(output), output.dataset.totals
+    if state == "CREATE" and output.change["before"]:  # an import that replaced a table
+        return "ALTER"
     if state != "ALTER" or output.change["kind"] == "view":
         return state
-    updates = set(output.change["summary"].get("updates", "").split(","))
+    updates = _updates(output.change)
     # CREATE OR REPLACE TABLE removes the branch main, and appends.
     if operation in ("overwrite", "delete") or (operation and "remove-snapshot-ref" in updates):
         rows, files = number_in(totals, "total-records"), number_in(totals, "total-data-files")
