@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyiceberg.catalog import load_catalog
 
 from polaris_spark.catalog.imports.directory import DirectoryTree
 from polaris_spark.cli.changed_datasets import DatasetReader
@@ -92,6 +94,21 @@ def test_an_append_has_its_job_counts_version_and_schema(catalog: Catalog) -> No
     assert (found["datasetType"]["datasetType"], found["catalog"]["name"]) == ("TABLE", "polaris")
     assert state_change(event) is None
     assert event["inputs"] == []
+
+
+def test_the_commits_of_pyiceberg_have_their_counts_and_state_changes(catalog: Catalog) -> None:
+    rows = pa.table({"a": [1, 2]})
+    properties = {"py-catalog-impl": "polaris_spark.pyiceberg.PolarisCatalog", "store": catalog.store}
+    with load_catalog("polaris", **properties) as client:
+        table = client.load_table("db.t")
+        table.append(rows)
+        table.delete("a = 1")
+        table.delete()
+    made = [output(one) for one in events(catalog)[1:]]
+    assert [one["outputStatistics"]["rowCount"] for one in made] == [2, 1, 0]
+    assert [one["outputStatistics"]["fileCount"] for one in made] == [1, 1, 0]
+    assert made[0]["outputStatistics"]["size"] > 0
+    assert [state_change(one) for one in events(catalog)[1:]] == [None, "OVERWRITE", "TRUNCATE"]
 
 
 def test_datasets_are_named_by_location_and_linked_to_their_names(catalog: Catalog) -> None:
