@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from polaris_spark.catalog.branches.change_log import (
     MAX_CHANGES,
@@ -20,6 +21,7 @@ from polaris_spark.cli.remote import RemoteServer
 from polaris_spark.errors import TryAgainError
 
 Json = dict[str, Any]
+T = TypeVar("T")
 
 OLDEST = "oldest"
 """Position before the oldest change whose log is kept."""
@@ -111,17 +113,28 @@ def follow(
     Raises:
         PolarisError: the changes cannot be read for another reason, such as a log that is not kept any more.
     """
-    pause, begun = POLL_SECONDS, False
+    begun = False
+    while True:
+        found = until_readable(partial(source.read, after, wait=begun), sleep)
+        begun, after = True, found.position
+        yield found
+
+
+def until_readable(read: Callable[[], T], sleep: Callable[[float], None] = time.sleep) -> T:
+    """Return what a function reads. If it fails for a temporary reason, print a message on standard error, and call it
+    again after a pause.
+
+    Raises:
+        PolarisError: the function fails for another reason.
+    """
+    pause = POLL_SECONDS
     while True:
         try:
-            found = source.read(after, wait=begun)
+            return read()
         except TryAgainError as error:
             _complain(f"{error}; trying again in {pause:g} s")
             sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-            continue
-        pause, begun, after = POLL_SECONDS, True, found.position
-        yield found
 
 
 def _complain(text: str) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
+from polaris_spark.cli.delivery import Event
 from polaris_spark.cli.output import plain
 from polaris_spark.clock import iso_time_ms
 from polaris_spark.errors import MissingLibraryError
@@ -20,15 +21,6 @@ STRUCTURED = "application/cloudevents+json"
 
 BATCHED = "application/cloudevents-batch+json"
 """Media type of a JSON array of events."""
-
-
-class Event(NamedTuple):
-    """A change as an event."""
-
-    id: str
-    """The position in the log after the change. It is the same whenever the change is sent."""
-    text: bytes
-    """The event as JSON."""
 
 
 def require_libraries() -> None:

@@ -34,7 +34,7 @@ COMMANDS = {
     "log": Entry("polaris_spark.cli.log:log", "Show the commit graph of a catalog, newest commit first."),
     "watch": Entry(
         "polaris_spark.cli.watch:watch",
-        "Print the changes of a branch as CloudEvents, as they happen, or send them to a webhook.",
+        "Print the changes of a branch as CloudEvents, or send them to a webhook or as OpenLineage events.",
     ),
     "tables": Entry(
         "polaris_spark.cli.tables:tables", "Show the namespaces, tables and views of a catalog as a tree."

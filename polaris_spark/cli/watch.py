@@ -1,12 +1,12 @@
-"""`polaris-spark watch`: print or send the changes of a branch as CloudEvents."""
+"""`polaris-spark watch`: print or send the changes of a branch as CloudEvents, or send them as OpenLineage events."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import typer
 
@@ -24,10 +24,16 @@ from polaris_spark.cli.options import (
 from polaris_spark.errors import InputError
 from polaris_spark.names import MAIN
 
+Json = dict[str, Any]
+
 if TYPE_CHECKING:
     from polaris_spark.cli.change_sources import ChangeBatch, ChangeSource
+    from polaris_spark.cli.changed_datasets import DatasetReader
+    from polaris_spark.cli.delivery import Event, MakeRequest, Settings
     from polaris_spark.cli.log import ChangeFilter
-    from polaris_spark.cli.webhooks import Settings
+
+    OpenDatasets: TypeAlias = Callable[[], DatasetReader]
+    Encode: TypeAlias = Callable[[list[Json], str], list[Event]]
 
 MAX_BATCH = 1_000
 
@@ -57,7 +63,8 @@ def watch(
         str | None,
         typer.Option(
             metavar="URI",
-            help="Attribute 'source' of the events; by default /catalogs/NAME/branches/NAME.",
+            help="Attribute 'source' of CloudEvents, or namespace of OpenLineage's jobs; by default "
+            "/catalogs/NAME/branches/NAME.",
             show_default=False,
         ),
     ] = None,
@@ -69,11 +76,21 @@ def watch(
             show_default=False,
         ),
     ] = None,
+    openlineage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Send the changes of tables and views to this receiver as OpenLineage run events. An address without "
+            "a path gets /api/v1/lineage. Needs STORE.",
+            show_default=False,
+        ),
+    ] = None,
     secret: Annotated[
         str | None,
         typer.Option(
             metavar="env:NAME",
-            help="Environment variable with the secret for signatures; needed with --post.",
+            help="Environment variable with the secret for signatures, which --post needs, or with the API key for "
+            "--openlineage.",
             show_default=False,
         ),
     ] = None,
@@ -81,7 +98,7 @@ def watch(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="File that keeps the position up to which events were delivered; needed with --post. If it exists, "
+            help="File that keeps the position up to which events were delivered; needed for sending. If it exists, "
             "begin there.",
             show_default=False,
         ),
@@ -90,7 +107,7 @@ def watch(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="File for events that are given up; without it, an event is sent until the webhook accepts it.",
+            help="File for events that are given up; without it, an event is sent until the receiver accepts it.",
             show_default=False,
         ),
     ] = None,
@@ -102,59 +119,99 @@ def watch(
         typer.Option(
             min=1,
             max=MAX_BATCH,
-            help="Maximum number of events in a request; above 1, events are sent in batches.",
+            help="Maximum number of events in a request to a webhook; above 1, events are sent in batches.",
         ),
     ] = 1,
-    timeout: Annotated[str, typer.Option(help="Time limit of a request to the webhook.")] = "30s",
+    timeout: Annotated[str, typer.Option(help="Time limit of a request to the receiver.")] = "30s",
     max_backoff: Annotated[str, typer.Option(help="Longest pause between two attempts.")] = "5min",
     password: Password = None,
 ) -> None:
-    """Print the changes of a branch as CloudEvents, as they happen, or send them to a webhook."""
+    """Print the changes of a branch as CloudEvents, or send them to a webhook or as OpenLineage events."""
     from polaris_spark.cli.change_sources import begun_at
     from polaris_spark.cli.cloud_events import require_libraries
     from polaris_spark.cli.log import ChangeFilter
 
     begin = None if after is None else begun_at(after)
     wanted = ChangeFilter(tuple(table or ()), tuple(principal or ()), tuple(action or ()))
-    require_libraries()
-    if post is None:
-        if not (secret is None and cursor is None and dead_letters is None):
-            raise InputError("--secret, --cursor and --dead-letters need --post")
-        settings = None
-    else:
-        if cursor is None:
-            raise InputError("--post needs --cursor, the file that keeps what was delivered")
-        settings = _settings(post, secret, timeout, max_backoff, attempts, batched=batch > 1)
+    if openlineage is None:
+        require_libraries()
+    elif server is not None:
+        raise InputError(
+            "--openlineage reads schemas and lineage from the database; give STORE, not --server"
+        )
+    delivery = _delivery(
+        post, openlineage, secret, cursor, dead_letters, batch, timeout, max_backoff, attempts
+    )
     with (
         contextlib.suppress(KeyboardInterrupt),
-        _opened(store, server, token, realm, catalog, branch, password) as opened,
+        _opened(store, server, token, realm, catalog, branch, password) as (opened, datasets),
     ):
-        if settings is None:
+        if delivery is None:
             _print(opened, begin, wanted, source)
         else:
-            assert cursor is not None
-            _send(opened, begin, wanted, source, settings, cursor, dead_letters, batch)
+            encode = _open_lineage(datasets) if openlineage is not None else _cloud_events
+            _send(opened, begin, wanted, source, delivery, encode)
 
 
-def _settings(
-    url: str, secret: str | None, timeout: str, max_backoff: str, attempts: int, *, batched: bool
-) -> Settings:
-    from polaris_spark.cli.webhooks import Settings, checked_url, secrets_of
+class _Delivery(NamedTuple):
+    """How events are sent, and the files that keep what was sent."""
+
+    settings: Settings
+    make_request: MakeRequest
+    cursor: Path
+    dead_letters: Path | None
+    batch: int
+    scheme: str
+    """What precedes the source in the cursor, so that a cursor is for one kind of events."""
+
+
+def _delivery(
+    post: str | None,
+    openlineage: str | None,
+    secret: str | None,
+    cursor: Path | None,
+    dead_letters: Path | None,
+    batch: int,
+    timeout: str,
+    max_backoff: str,
+    attempts: int,
+) -> _Delivery | None:
+    """Return how events are sent; None if they are printed."""
+    from polaris_spark.cli.delivery import Settings, checked_url, secret_in
+    from polaris_spark.cli.openlineage import endpoint, openlineage_requests
+    from polaris_spark.cli.webhooks import secrets_of, webhook_requests
+
+    if post is None and openlineage is None:
+        if not (secret is None and cursor is None and dead_letters is None):
+            raise InputError("--secret, --cursor and --dead-letters need --post or --openlineage")
+        return None
+    if post is not None and openlineage is not None:
+        raise InputError(
+            "give --post or --openlineage, not both; each needs a process and a cursor of its own"
+        )
+    option = "--post" if openlineage is None else "--openlineage"
+    if cursor is None:
+        raise InputError(f"{option} needs --cursor, the file that keeps what was delivered")
+    url = checked_url(option, openlineage or post or "")
+    if openlineage is None:
+        make_request = webhook_requests(secrets_of(secret), batched=batch > 1)
+    elif batch > 1:
+        raise InputError("--batch is for --post; a request to --openlineage has one event")
+    else:
+        url = endpoint(url)
+        make_request = openlineage_requests(None if secret is None else secret_in(secret))
+    settings = Settings(url, _seconds("--timeout", timeout), _seconds("--max-backoff", max_backoff), attempts)
+    scheme = "" if openlineage is None else "openlineage:"
+    return _Delivery(settings, make_request, cursor, dead_letters, batch, scheme)
+
+
+def _seconds(name: str, text: str) -> float:
     from polaris_spark.property_values import duration_ms
 
-    seconds = {}
-    for name, text in (("--timeout", timeout), ("--max-backoff", max_backoff)):
-        seconds[name] = duration_ms(name, text) / 1_000
-        if not 0 < seconds[name] <= 86_400:
-            raise InputError(f"{name} is {text!r}; it must be more than 0 and at most a day")
-    return Settings(
-        checked_url(url),
-        secrets_of(secret),
-        seconds["--timeout"],
-        seconds["--max-backoff"],
-        attempts,
-        batched,
-    )
+    seconds = duration_ms(name, text) / 1_000
+    if not 0 < seconds <= 86_400:
+        raise InputError(f"{name} is {text!r}; it must be more than 0 and at most a day")
+    return seconds
 
 
 @contextlib.contextmanager
@@ -166,22 +223,49 @@ def _opened(
     catalog: str | None,
     branch: str,
     password: str | None,
-) -> Iterator[ChangeSource]:
+) -> Iterator[tuple[ChangeSource, OpenDatasets | None]]:
+    """Open the source of changes, and a function that returns a reader of the changed tables and views; None for a
+    server."""
     from polaris_spark.cli.change_sources import ServerSource, StoreSource
 
     if server is not None:
         from polaris_spark.cli.remote import chosen_server
 
-        yield ServerSource(
-            chosen_server(server, token, catalog, store=store, realm=realm, branch=branch, password=password)
+        chosen = chosen_server(
+            server, token, catalog, store=store, realm=realm, branch=branch, password=password
         )
+        yield ServerSource(chosen), None
         return
+    from polaris_spark.cli.changed_datasets import DatasetReader
     from polaris_spark.cli.stores import open_store
 
     with open_store(required_store(store, token), password) as opened:
         place = opened.realm(realm)
-        row = place.catalog(catalog)
-        yield StoreSource(row.name, branch, lambda: place.branch_log(place.catalog(row.name), branch))
+        name = place.catalog(catalog).name
+        yield (
+            StoreSource(name, branch, lambda: place.branch_log(place.catalog(name), branch)),
+            lambda: DatasetReader(name, place.catalog_head(place.catalog(name), branch)),
+        )
+
+
+def _cloud_events(changes: list[Json], source: str) -> list[Event]:
+    from polaris_spark.cli.cloud_events import event_of
+
+    return [event_of(change, source) for change in changes]
+
+
+def _open_lineage(datasets: OpenDatasets | None) -> Encode:
+    from polaris_spark.cli.change_sources import until_readable
+    from polaris_spark.cli.openlineage import events_of
+
+    assert datasets is not None
+
+    def encode(changes: list[Json], source: str) -> list[Event]:
+        if not changes:
+            return []
+        return until_readable(lambda: events_of(changes, source, datasets()))
+
+    return encode
 
 
 def _print(opened: ChangeSource, begin: str | None, wanted: ChangeFilter, source: str | None) -> None:
@@ -200,20 +284,18 @@ def _send(
     begin: str | None,
     wanted: ChangeFilter,
     source: str | None,
-    settings: Settings,
-    cursor: Path,
-    dead_letters: Path | None,
-    batch: int,
+    delivery: _Delivery,
+    encode: Encode,
 ) -> None:
     from polaris_spark.cli.change_sources import follow
-    from polaris_spark.cli.cloud_events import event_of
     from polaris_spark.cli.cursor import Cursor, DeadLetters
-    from polaris_spark.cli.webhooks import Sender
+    from polaris_spark.cli.delivery import Sender, tell
 
     first = next(follow(opened, begin))
     source = _source(source, first)
-    kept = Cursor(cursor, source)
-    sender = Sender(settings, None if dead_letters is None else DeadLetters(dead_letters))
+    kept = Cursor(delivery.cursor, f"{delivery.scheme}{source}")
+    letters = None if delivery.dead_letters is None else DeadLetters(delivery.dead_letters)
+    sender = Sender(delivery.settings, delivery.make_request, letters)
     with kept.held():
         position = kept.read()
         if position is None:
@@ -221,13 +303,16 @@ def _send(
             position = begin if begin is not None else first.position
             if begin is None:
                 kept.write(position)
+        elif begin is not None:
+            tell(f"going on after {position}, as {delivery.cursor} says; --after {begin} is for a new cursor")
         for found in follow(opened, position):
-            events = [event_of(change, source) for change in found.changes if wanted.allows(change)]
-            for start in range(0, len(events), batch):
-                part = events[start : start + batch]
+            events = encode([change for change in found.changes if wanted.allows(change)], source)
+            for start in range(0, len(events), delivery.batch):
+                part = events[start : start + delivery.batch]
                 sender.deliver(part)
-                position = part[-1].id
-                kept.write(position)
+                if part[-1].is_last:
+                    position = part[-1].id
+                    kept.write(position)
             if position != found.position:
                 position = found.position
                 kept.write(position)

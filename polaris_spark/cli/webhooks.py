@@ -1,86 +1,19 @@
-"""Delivery of events to a webhook: at least once, in order, signed as the Standard Webhooks specification says
+"""Requests that send CloudEvents to a webhook, signed as the Standard Webhooks specification says
 (https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md)."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-import json
-import os
-import random
-import threading
-import time
-from collections.abc import Callable
-from datetime import datetime, timezone
-from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from datetime import datetime
 
-import requests
-
-from polaris_spark.cli.cloud_events import BATCHED, STRUCTURED, Event, batch_of
-from polaris_spark.cli.cursor import DeadLetters
-from polaris_spark.cli.output import errors
-from polaris_spark.clock import iso_text
+from polaris_spark.cli.cloud_events import BATCHED, STRUCTURED, batch_of
+from polaris_spark.cli.delivery import Event, MakeRequest, Request, secret_in
 from polaris_spark.errors import InputError
-from polaris_spark.rest.access import is_loopback
 from polaris_spark.secret_options import REFERENCE
-
-PERMANENT = frozenset({400, 410, 413, 422})
-"""Statuses by which a receiver refuses an event permanently. After any other status than 2xx, it may accept the event
-later."""
-
-FIRST_PAUSE_SECONDS = 1.0
-"""Pause after the first failed attempt, in seconds. Each further pause is twice as long, up to a limit."""
 
 _SECRET = "whsec_"
 _LEAST_SECRET_BYTES, _MOST_SECRET_BYTES = 24, 64
-
-
-class Settings(NamedTuple):
-    """How events are delivered."""
-
-    url: str
-    secrets: tuple[str, ...]
-    """Secrets in the form of the specification. With several, each event has a signature of each."""
-    timeout_seconds: float = 30.0
-    """Time limit of an attempt, in seconds."""
-    max_pause_seconds: float = 300.0
-    """Longest pause between two attempts, in seconds."""
-    attempts: int = 10
-    """Number of attempts after which an event becomes a dead letter, if there is a file for them."""
-    batched: bool = False
-    """Whether a request has an array of events."""
-
-
-class _Failure(NamedTuple):
-    """Why an attempt failed."""
-
-    reason: str
-    is_permanent: bool = False
-    after_seconds: float = 0.0
-    """Pause for which the receiver asked, in seconds."""
-
-
-def checked_url(url: str) -> str:
-    """Return the address of a webhook.
-
-    If events would be sent without encryption over a network, standard error gets a warning.
-
-    Raises:
-        InputError: the address is not an HTTP address, or contains a user or password.
-    """
-    try:
-        parsed = urlsplit(url)
-        port = parsed.port
-    except ValueError:
-        parsed, port = urlsplit(""), None
-    if parsed.scheme not in ("http", "https") or not parsed.hostname or parsed.fragment or port == 0:
-        raise InputError(f"--post is {url!r}; write an http or https address")
-    if parsed.username or parsed.password:
-        raise InputError("--post must not contain a user or password; receivers verify the signature instead")
-    if parsed.scheme == "http" and not is_loopback(parsed.hostname):
-        _tell(f"events are sent to {parsed.hostname!r} without encryption; use an https address")
-    return url
 
 
 def secrets_of(name: str | None) -> tuple[str, ...]:
@@ -92,15 +25,7 @@ def secrets_of(name: str | None) -> tuple[str, ...]:
         InputError: the name has another form, the variable is not set, or a secret cannot be used. The message contains
             no secret.
     """
-    if name is None or not name.startswith(REFERENCE):
-        raise InputError(
-            "--secret takes env:NAME, the name of an environment variable: a secret on the command line is visible to "
-            "all users of this machine"
-        )
-    variable = name.removeprefix(REFERENCE)
-    found = tuple(os.environ.get(variable, "").split())
-    if not found:
-        raise InputError(f"the environment variable {variable!r}, which must contain the secret, is not set")
+    found = tuple(secret_in(name).split())
     for secret in found:
         try:
             size = len(base64.b64decode(secret.removeprefix(_SECRET), validate=True))
@@ -108,140 +33,33 @@ def secrets_of(name: str | None) -> tuple[str, ...]:
             size = 0
         if not _LEAST_SECRET_BYTES <= size <= _MOST_SECRET_BYTES:
             raise InputError(
-                f"a secret in the environment variable {variable!r} cannot be used: write {_SECRET} and then "
-                f"{_LEAST_SECRET_BYTES} to {_MOST_SECRET_BYTES} random bytes in base64"
+                f"a secret in the environment variable {(name or '').removeprefix(REFERENCE)!r} cannot be used: write "
+                f"{_SECRET} and then {_LEAST_SECRET_BYTES} to {_MOST_SECRET_BYTES} random bytes in base64"
             )
     return found
 
 
-class Sender:
-    """Delivers events to one webhook, one request at a time."""
+def webhook_requests(secrets: tuple[str, ...], *, batched: bool) -> MakeRequest:
+    """Return the function that makes the requests to a webhook.
 
-    def __init__(
-        self,
-        settings: Settings,
-        dead: DeadLetters | None,
-        *,
-        sleep: Callable[[float], None] = time.sleep,
-        jitter: Callable[[], float] = random.random,
-    ) -> None:
-        """
-        Args:
-            dead: file of events that are given up; None to repeat an event until the receiver accepts it.
-            sleep: waits for a number of seconds.
-            jitter: returns a number from 0 to 1, by which pauses differ.
-        """
-        from standardwebhooks import Webhook
+    Args:
+        secrets: secrets in the form of the specification. With several, each request has a signature of each.
+        batched: whether a request has an array of events. Without it, there must be one event.
+    """
+    from standardwebhooks import Webhook
 
-        self._settings = settings
-        self._dead = dead
-        self._sleep = sleep
-        self._jitter = jitter
-        self._keys = [Webhook(secret) for secret in settings.secrets]
-        self._session = requests.Session()
-        self._session.auth = lambda request: request  # no password of ~/.netrc
+    keys = [Webhook(secret) for secret in secrets]
 
-    def deliver(self, events: list[Event]) -> None:
-        """Deliver events, and return when the receiver has accepted them or they are dead letters.
-
-        Without batches, there must be one event. If the receiver refuses a batch permanently, its events are delivered
-        one by one.
-
-        Raises:
-            OSError: the dead letters cannot be written.
-        """
-        attempt = 0
-        while (failure := self._attempt(events)) is not None:
-            attempt += 1
-            if failure.is_permanent and len(events) > 1:
-                for event in events:
-                    self.deliver([event])
-                return
-            is_over = failure.is_permanent or attempt >= self._settings.attempts
-            if self._dead is not None and is_over:
-                _tell(f"{_named(events)} became a dead letter after {attempt} attempts: {failure.reason}")
-                self._dead.add([_dead_letter(event, failure.reason, attempt) for event in events])
-                return
-            pause = self._pause(attempt, failure)
-            _tell(f"{_named(events)} was not delivered: {failure.reason}; trying again in {pause:.3g} s")
-            self._sleep(pause)
-
-    def _pause(self, attempt: int, failure: _Failure) -> float:
-        limit = self._settings.max_pause_seconds
-        longest = min(limit, FIRST_PAUSE_SECONDS * (1 << min(attempt - 1, 30)))
-        return min(limit, max(failure.after_seconds, longest * (0.5 + self._jitter() / 2)))
-
-    def _attempt(self, events: list[Event]) -> _Failure | None:
-        """Send a request. Return None if the receiver accepted the events."""
-        batched = self._settings.batched
+    def made(events: list[Event], now: datetime) -> Request:
         body = batch_of(events) if batched else events[0].text
         id = events[0].id if len(events) == 1 else f"{events[0].id}_{events[-1].id}"
-        now = datetime.now(timezone.utc)
-        signatures = [key.sign(msg_id=id, timestamp=now, data=body.decode()) for key in self._keys]
+        signatures = [key.sign(msg_id=id, timestamp=now, data=body.decode()) for key in keys]
         headers = {
             "Content-Type": BATCHED if batched else STRUCTURED,
             "webhook-id": id,
             "webhook-timestamp": str(int(now.timestamp())),
             "webhook-signature": " ".join(signatures),
         }
-        outcome: list[_Failure | None] = []
-        # The library limits each wait for bytes, but not the whole request, so the request has a thread.
-        thread = threading.Thread(target=lambda: outcome.append(self._post(body, headers)), daemon=True)
-        thread.start()
-        thread.join(self._settings.timeout_seconds)
-        if not outcome:
-            self._session = requests.Session()
-            self._session.auth = lambda request: request
-            return _Failure(f"no answer within {self._settings.timeout_seconds:g} s")
-        return outcome[0]
+        return Request(body, headers)
 
-    def _post(self, body: bytes, headers: dict[str, str]) -> _Failure | None:
-        session, timeout = self._session, self._settings.timeout_seconds
-        try:
-            # The content of the answer is not read, so its length does not matter.
-            with session.post(
-                self._settings.url,
-                data=body,
-                headers=headers,
-                timeout=timeout,
-                allow_redirects=False,
-                stream=True,
-            ) as answer:
-                return _failure_of(answer)
-        except requests.RequestException as error:
-            cause: BaseException = error
-            while (inner := cause.__cause__ or cause.__context__) is not None:
-                cause = inner
-            return _Failure(str(cause) or type(cause).__name__)
-        except Exception as error:  # such as a name that cannot be encoded
-            return _Failure(f"{type(error).__name__}: {error}")
-
-
-def _failure_of(answer: requests.Response) -> _Failure | None:
-    status = answer.status_code
-    if 200 <= status < 300:
-        return None
-    if 300 <= status < 400:
-        return _Failure(f"the receiver answers {status}; redirects are not followed")
-    after = answer.headers.get("Retry-After", "")
-    seconds = float(after) if after.isascii() and after.isdecimal() and len(after) < 10 else 0.0
-    return _Failure(f"the receiver answers {status}", status in PERMANENT, seconds)
-
-
-def _dead_letter(event: Event, reason: str, attempts: int) -> dict[str, Any]:
-    return {
-        "event": json.loads(event.text),
-        "reason": reason,
-        "attempts": attempts,
-        "time": iso_text(time.time_ns() // 1_000_000),
-    }
-
-
-def _named(events: list[Event]) -> str:
-    if len(events) == 1:
-        return f"event {events[0].id}"
-    return f"batch of {len(events)} events from {events[0].id}"
-
-
-def _tell(text: str) -> None:
-    errors().print(f"polaris-spark: {text}", markup=False, highlight=False, soft_wrap=True)
+    return made

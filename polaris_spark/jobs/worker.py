@@ -119,6 +119,8 @@ class Worker:
         self._holder = holder or process_name()
         self._sessions: dict[tuple[int, str], Session] = {}
         self._opening = threading.Lock()
+        self._wanted: dict[int, list[QueuedTask]] = {}
+        """The tasks that the policies of each catalog, by its id, required when this worker looked last."""
         self._guard = threading.Lock()
         self._running: dict[bytes, _Running] = {}
         self._is_stopping = False
@@ -233,14 +235,16 @@ class Worker:
         return self._threads.submit(self._execute, running)
 
     def _follow_policies(self, session: Session) -> None:
-        """Let the queue of a catalog have the tasks that its policies require, if it has those of an earlier commit of
-        the policies."""
+        """Let the queue of a catalog have the tasks that its policies require, if this may have changed: by a commit of
+        the policies, or because a namespace of a policy was dropped or restored."""
         catalog = session.catalog
         state, queue = policies_state(catalog), read_queue(catalog)
         commit = 0 if state is None else state.base.head.commit
-        if commit != (0 if queue is None else followed(queue)):
-            wanted = tasks_of_policies(catalog, state)
+        done = 0 if queue is None else followed(queue)
+        id, wanted = catalog.row.entity_id, tasks_of_policies(catalog, state)
+        if commit != done or (commit and wanted != self._wanted.get(id)):
             commit_queue(catalog, FollowPolicies(self._clock, _operation(session), wanted, commit))
+            self._wanted[id] = wanted
 
     def _claimed(self, session: Session, run: bytes, due_by: int | None) -> QueuedTask | None:
         change = Claim(

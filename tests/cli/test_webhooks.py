@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from polaris_spark.cli.cloud_events import Event, event_of
+from polaris_spark.cli.cloud_events import event_of
 from polaris_spark.cli.cursor import Cursor, DeadLetters
-from polaris_spark.cli.webhooks import Sender, Settings, checked_url, secrets_of
+from polaris_spark.cli.delivery import Event, Sender, Settings, checked_url
+from polaris_spark.cli.webhooks import secrets_of, webhook_requests
 from polaris_spark.errors import InputError
 from polaris_spark.testing.server import ReservedPort
 from tests.cli.receivers import CLOSE, DRIP, HANG, NONSENSE, OTHER_SECRET, RESET, SECRET, Receiver, Reply
@@ -35,12 +36,21 @@ def event(number: int, name: str | None = None) -> Event:
 class Outcome:
     """A sender whose pauses take no time, and what became of its events."""
 
-    def __init__(self, receiver: Receiver, dead: Path | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        receiver: Receiver,
+        dead: Path | None = None,
+        *,
+        secrets: tuple[str, ...] = (SECRET,),
+        batched: bool = False,
+        **settings: Any,
+    ) -> None:
         self.pauses: list[float] = []
-        chosen = Settings(receiver.url, (SECRET,))._replace(**settings)
+        chosen = Settings(receiver.url)._replace(**settings)
+        requests = webhook_requests(secrets, batched=batched)
         letters = None if dead is None else DeadLetters(dead)
         self._dead = dead
-        self._sender = Sender(chosen, letters, sleep=self.pauses.append, jitter=lambda: 1.0)
+        self._sender = Sender(chosen, requests, letters, sleep=self.pauses.append, jitter=lambda: 1.0)
 
     def send(self, *numbers: int, batch: int = 1) -> None:
         events = [event(number) for number in numbers]
@@ -223,20 +233,20 @@ def test_names_of_any_characters_are_sent() -> None:
 )
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(InputError, match="write an http or https address"):
-        checked_url(url)
+        checked_url("--post", url)
 
 
 def test_an_address_with_a_password_is_refused_without_printing_it() -> None:
     with pytest.raises(InputError) as refused:
-        checked_url("https://ann:geheim@hooks.example/")
+        checked_url("--post", "https://ann:geheim@hooks.example/")
     assert "geheim" not in str(refused.value)
 
 
 def test_an_address_without_encryption_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
-    checked_url("http://hooks.example/x")
+    checked_url("--post", "http://hooks.example/x")
     assert "without encryption" in capsys.readouterr().err
-    checked_url("https://hooks.example/x")
-    checked_url("http://localhost:8080/x")
+    checked_url("--post", "https://hooks.example/x")
+    checked_url("--post", "http://localhost:8080/x")
     assert capsys.readouterr().err == ""
 
 

@@ -507,6 +507,31 @@ def test_workers_do_what_enabled_policies_say(shop: Session, worker: Worker, clo
     assert call(shop, "show_schedules") == []
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_policies_of_a_restored_namespace_let_workers_work_again(
+    shop: Session, worker: Worker, clock: ManualClock, restarts: bool
+) -> None:
+    send(shop, "POST", "v1/namespaces", {"namespace": ["rules"]})
+    create(shop, "rules.p")
+    call(shop, "attach_policy", name="rules.p")
+    worker.run_due()
+    send(shop, "DELETE", "v1/namespaces/rules")
+    create(shop, "db.q", ORPHANS)
+    worker.run_due()
+    assert call(shop, "show_schedules") == []
+    call(shop, "revert", commit=str(shop.catalog.head().head.number))
+    if restarts:
+        worker.stop()
+        worker = Worker(shop)
+    worker.run_due()
+    assert [row["name"] for row in rows(shop, "show_schedules")] == [EXPIRY]
+    clock.advance(DAY)
+    assert worker.run_due() == 1
+    assert worker.run_due() == 0
+    if restarts:
+        worker.stop()
+
+
 def test_several_workers_do_what_policies_say_once(shop: Session, worker: Worker, clock: ManualClock) -> None:
     create(shop, "db.p")
     call(shop, "attach_policy", name="db.p")

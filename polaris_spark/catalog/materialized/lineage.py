@@ -170,6 +170,15 @@ def dependences(
                 return _listed(document, catalog, columns_of(state, view))
     if only_recorded:
         return []
+    return named_dependences(state, catalog, name, view)
+
+
+def named_dependences(state: State, catalog: str, name: TableName, view: View) -> list[Dependence]:
+    """Return the sources that the query of a view names, without columns; none if it has no query in Spark's SQL.
+
+    Args:
+        catalog: name of the catalog.
+    """
     try:
         tables, views = named_sources(state, catalog, query_of(state, view), (name,))
     except BadRequestError:  # it is written for another engine
