@@ -67,7 +67,7 @@ def demo(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Demo:
     directory = tmp_path_factory.mktemp("demo")
     run(sys.executable, "-m", "venv", "environment", directory=directory)
     python = directory / "environment" / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", f"{wheel}[demo]", directory=directory)
+    run(python, "-m", "pip", "install", "--quiet", "--no-compile", f"{wheel}[demo]", directory=directory)
     program = python.with_name("polaris-spark")
     done = run(program, "demo", "--directory", "new", directory=directory, PYSPARK_PYTHON=str(python))
     return Demo(program, directory / "new", done.stdout, done.stderr)
