@@ -50,12 +50,15 @@ def die_at(left: int, backends: Sequence[Backend], operations: Collection[str] =
             vars(backend)[name] = counting(getattr(backend, name))
 
 
-def killed_before(scheme: str, config: pytest.Config) -> Iterator[int]:
-    """Return the numbers of the operations on the database before which a process is killed.
+def has_every_kill(scheme: str, config: pytest.Config) -> bool:
+    """Return whether processes are killed at every step on a database: an embedded one, PostgreSQL, and with the marker
+    `exhaustive` all others."""
+    return scheme in (*EMBEDDED, "postgresql") or "exhaustive" in config.option.markexpr
 
-    Embedded databases, PostgreSQL, and all databases with the marker `exhaustive`: every operation. Other databases:
-    the first operation, and then every third one, beginning at the second, third or fourth.
-    """
-    if scheme in (*EMBEDDED, "postgresql") or "exhaustive" in config.option.markexpr:
+
+def killed_before(scheme: str, config: pytest.Config) -> Iterator[int]:
+    """Return the numbers of the operations on the database before which a process is killed: all of them, or the first
+    one, and then every third one, beginning at the second, third or fourth (`has_every_kill`)."""
+    if has_every_kill(scheme, config):
         return count(1)
     return chain([1], count(2 + NETWORKED.index(scheme) % 3, 3))

@@ -21,6 +21,7 @@ from polaris_spark.system.leases import LEASE_MS, NodeLeases, NodeRecord
 from polaris_spark.system.stores import system_references
 from polaris_spark.testing.server import Server
 from tests.faults.checking import check, events
+from tests.faults.killing import has_every_kill
 from tests.faults.workers import Workers
 from tests.faults.working import STEPS
 from tests.servers import server_class
@@ -65,15 +66,18 @@ machine that does nothing else, as the documentation says. A process that waits 
 
 @pytest.mark.parametrize("uri", databases(SHARED, ordinary=("sqlite",)), indirect=True)
 def test_a_process_that_dies_or_stops_in_any_role_delays_others_for_a_short_time(
-    uri: str, tmp_path: Path, workers: Callable[..., Workers]
+    uri: str, tmp_path: Path, workers: Callable[..., Workers], pytestconfig: pytest.Config
 ) -> None:
     some = workers(uri, 5, processes=2)
     some.wait_for(2)
-    for step in STEPS:
-        for by in (signal.SIGKILL, signal.SIGSTOP):
+    scheme = uri.partition(":")[0]
+    signals = (signal.SIGKILL, signal.SIGSTOP)
+    for number, step in enumerate(STEPS):
+        one = signals[(number + SHARED.index(scheme)) % 2]
+        for by in signals if has_every_kill(scheme, pytestconfig) else (one,):
             victim = some.start(stops_at=step, by=by)
             since = some.wait_for_stop(victim)
-            if by == signal.SIGSTOP and uri.partition(":")[0] not in NETWORKED:
+            if by == signal.SIGSTOP and scheme not in NETWORKED:
                 time.sleep(1)  # another thread of the process may hold a lock of the operating system
             else:
                 some.wait_for(3, but=victim)
