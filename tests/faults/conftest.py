@@ -1,4 +1,4 @@
-"""Worker processes that are ended after each test."""
+"""Worker processes that are ended after each test, and settings for tests that kill processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from polaris_spark.system import lost_rows
 from tests.faults.workers import Workers
+
+
+@pytest.fixture
+def brief_glances(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process wait 10 ms instead of 500 ms for the row of a reference: the process that should write the row
+    is dead."""
+    monkeypatch.setattr(lost_rows, "_GLANCE_MS", 1.0)
 
 
 @pytest.fixture

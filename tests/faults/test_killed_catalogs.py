@@ -23,6 +23,7 @@ from tests.rest.client import Client, connect
 from tests.stores import SHARED, StoreOn, shared_out
 
 preload(__name__)
+pytestmark = pytest.mark.usefixtures("brief_glances")
 
 CONTENT: dict[str, list[list[str]]] = {"dev": [], "main": [["db"]]}
 """The namespaces of the catalog `a` by branch."""

@@ -26,6 +26,7 @@ from tests.rest.client import table as table_path
 from tests.stores import SHARED, StoreOn, shared_out
 
 preload(__name__)
+pytestmark = pytest.mark.usefixtures("brief_glances")
 
 APPENDED, CHANGED, SEEN = "appended", "changed", "seen"
 """Tables: which of the operation appends to, whose property it sets, and which the killed process changes before."""

@@ -23,6 +23,7 @@ from tests.rest.materialized import create_materialized_view, refresh_rows
 from tests.stores import SHARED, StoreOn
 
 preload(__name__)
+pytestmark = pytest.mark.usefixtures("brief_glances")
 
 OTHER = "SELECT a + 1 AS a FROM t"
 """The query after a replacement."""
