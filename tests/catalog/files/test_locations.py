@@ -128,11 +128,12 @@ def test_locations_of_the_same_table_do_not_hide_another_tables_location(catalog
     assert answer.kind == (403, "ForbiddenException")
 
 
-def test_a_location_is_free_again_once_its_table_is_dropped(catalog: Client) -> None:
-    assert status(catalog, "t", "s3://b/t", **{"write.data.path": "s3://data/t"}) == 200
+def test_a_location_is_free_again_once_its_table_is_dropped(catalog: Client, tmp_path: Path) -> None:
+    here = tmp_path.as_uri()  # a file, because dropping writes the metadata
+    assert status(catalog, "t", f"{here}/t", **{"write.data.path": f"{here}/data/t"}) == 200
     catalog.ok("DELETE", table("t"))
-    assert status(catalog, "u", "s3://b/t") == 200
-    assert status(catalog, "w", "s3://data/t") == 200
+    assert status(catalog, "u", f"{here}/t") == 200
+    assert status(catalog, "w", f"{here}/data/t") == 200
 
 
 def test_a_location_moves_with_its_table(catalog: Client) -> None:
@@ -143,21 +144,23 @@ def test_a_location_moves_with_its_table(catalog: Client) -> None:
     assert catalog.commit("t", {"action": "set-location", "location": "s3://b/t/x"}).kind[0] == 403
 
 
-def test_views_own_their_locations(catalog: Client) -> None:
-    body = view_request("v", location="s3://b/v")
+def test_views_own_their_locations(catalog: Client, tmp_path: Path) -> None:
+    here = tmp_path.as_uri()  # a file, because dropping writes the metadata
+    body = view_request("v", location=f"{here}/v")
     catalog.ok("POST", f"{path('db')}/views", body)
-    assert status(catalog, "t", "s3://b/v/t") == 403
+    assert status(catalog, "t", f"{here}/v/t") == 403
     catalog.ok("DELETE", f"{path('db')}/views/v")
-    assert status(catalog, "t", "s3://b/v/t") == 200
+    assert status(catalog, "t", f"{here}/v/t") == 200
 
 
-def test_renaming_keeps_the_location(catalog: Client) -> None:
-    assert status(catalog, "t", "s3://b/t") == 200
+def test_renaming_keeps_the_location(catalog: Client, tmp_path: Path) -> None:
+    here = tmp_path.as_uri()  # a file, because dropping writes the metadata
+    assert status(catalog, "t", f"{here}/t") == 200
     source, target = ({"namespace": ["db"], "name": name} for name in "tu")
     catalog.ok("POST", "v1/tables/rename", {"source": source, "destination": target})
-    assert status(catalog, "t", "s3://b/t") == 403
+    assert status(catalog, "t", f"{here}/t") == 403
     catalog.ok("DELETE", table("u"))
-    assert status(catalog, "t", "s3://b/t") == 200
+    assert status(catalog, "t", f"{here}/t") == 200
 
 
 def test_two_tables_of_one_transaction_cannot_take_one_location(catalog: Client) -> None:
@@ -179,14 +182,14 @@ def test_a_catalog_created_to_share_locations_allows_overlaps(tmp_path: Path) ->
     one.namespace("db")
     later = connect(store, None, metadata_files="never")
     for client, name in ((one, "t"), (later, "u")):
-        assert status(client, name, "s3://b/t") == 200
+        assert status(client, name, f"{tmp_path.as_uri()}/t") == 200
     catalog_with_other_setting = {"metadata_files": "never", "shared_locations": "refuse"}
     with pytest.raises(InputError, match="shared-locations"):
         connect(store, None, **catalog_with_other_setting)
     with pytest.raises(InputError, match="allow"):
         connect(store, None, shared_locations="yes")
     one.ok("DELETE", table("t"))
-    assert status(one, "t", "s3://b/t/x") == 200
+    assert status(one, "t", f"{tmp_path.as_uri()}/t/x") == 200
     for client in (one, later):
         client.session.close()
 
