@@ -16,7 +16,7 @@ from polaris_spark.errors import (
     ProtectedBranchError,
 )
 from polaris_spark.jobs.merges import reads
-from polaris_spark.jobs.procedure import IF_EXISTS, IF_NOT_EXISTS, Call, Column, Parameter, Procedure
+from polaris_spark.jobs.procedure import IF_EXISTS, IF_NOT_EXISTS, Call, Column, Parameter, Procedure, columns
 from polaris_spark.names import MAIN
 
 if TYPE_CHECKING:
@@ -251,18 +251,14 @@ def _kept(branch: Branch) -> tuple[Any, ...]:
     return duration_text(r.keep_ms) if r.keep_ms else None, r.keep_commits or None
 
 
-_COMMIT = (
-    Column("commit_number", "BIGINT"),
-    Column("commit_id", "BIGINT"),
-    Column("committed_at", "TIMESTAMP"),
-)
-_DESCRIPTION = (Column("owner", "STRING"), Column("comment", "STRING"), Column("source", "STRING"))
-_KEPT = (Column("retention", "STRING"), Column("keep_commits", "BIGINT"))
+_COMMIT = columns("commit_number BIGINT, commit_id BIGINT, committed_at TIMESTAMP")
+_DESCRIPTION = columns("owner STRING, comment STRING, source STRING")
+_KEPT = columns("retention STRING, keep_commits BIGINT")
 _CREATED = Column("created_at", "TIMESTAMP")
 _COMMENT = Parameter("comment", "STRING", "a text for people")
 _AT = Parameter("at", "STRING", "number, id or time of the commit; by default, the newest commit")
 _SOURCE = "the branch or tag to begin with; by default, the branch of the session"
-_BRANCH, _TAG = Column("branch", "STRING"), Column("tag", "STRING")
+_BRANCH, _TAG = columns("branch STRING, tag STRING")
 _BRANCH_NAME = Parameter("name", "STRING", "name of the branch", required=True)
 _TAG_NAME = Parameter("name", "STRING", "name of the tag", required=True)
 CREATE = Procedure(
@@ -301,8 +297,7 @@ SHOW = Procedure(
     columns=(
         _BRANCH,
         *_COMMIT,
-        Column("ahead", "BIGINT"),
-        Column("behind", "BIGINT"),
+        *columns("ahead BIGINT, behind BIGINT"),
         *_DESCRIPTION,
         Column("protected", "BOOLEAN"),
         *_KEPT,
@@ -333,7 +328,7 @@ DROP_UNUSED = Procedure(
         ),
         Parameter("dry_run", "BOOLEAN", "only report what would be dropped"),
     ),
-    columns=(_BRANCH, *_COMMIT, Column("owner", "STRING"), Column("dropped", "BOOLEAN")),
+    columns=(_BRANCH, *_COMMIT, *columns("owner STRING, dropped BOOLEAN")),
     run=_drop_unused,
     over_http=True,
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from polaris_spark.access.needs import Asked, Need, On, When
 from polaris_spark.errors import InputError
-from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
+from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure, columns
 
 if TYPE_CHECKING:
     from polaris_spark.catalog.entities.entities import NamespaceName
@@ -207,16 +207,11 @@ _NAME = Parameter("name", "STRING", "name of the policy with its namespace, such
 _CONTENT = "rules as JSON, in the schema of the type"
 _TABLE = Parameter("table", "STRING", "a table, such as db.t")
 _NAMESPACE = Parameter("namespace", "STRING", "a namespace; by default, the catalog")
-_COLUMNS = (
-    Column("name", "STRING"),
-    Column("type", "STRING"),
-    Column("content", "STRING"),
-    Column("description", "STRING"),
-    Column("version", "BIGINT"),
-    Column("updated", "TIMESTAMP"),
-    Column("updated_by", "STRING"),
+_COLUMNS = columns(
+    "name STRING, type STRING, content STRING, description STRING, version BIGINT, updated TIMESTAMP, "
+    "updated_by STRING"
 )
-_ATTACHED = (Column("name", "STRING"), Column("target", "STRING"))
+_ATTACHED = columns("name STRING, target STRING")
 
 
 def _on_policy(privilege: str) -> Need:

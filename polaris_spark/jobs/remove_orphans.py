@@ -11,7 +11,7 @@ from polaris_spark.jobs.engine import engine_of
 from polaris_spark.jobs.identifiers import levels_named
 from polaris_spark.jobs.maintenance import OLDER_THAN, job, older_than
 from polaris_spark.jobs.policy_use import BY_POLICY, choose_orphans
-from polaris_spark.jobs.procedure import Call, Column, Parameter
+from polaris_spark.jobs.procedure import Call, Parameter, columns
 
 if TYPE_CHECKING:
     from polaris_spark.maintenance.orphans.candidates import Orphan, Search
@@ -239,14 +239,7 @@ def row_of(outcome: FileOutcome) -> tuple[Any, ...]:
     return (outcome.location, outcome.size, time, outcome.owner, outcome.outcome, outcome.error)
 
 
-COLUMNS = (
-    Column("path", "STRING"),
-    Column("size", "BIGINT"),
-    Column("modified", "TIMESTAMP"),
-    Column("owner", "STRING"),
-    Column("outcome", "STRING"),
-    Column("error", "STRING"),
-)
+COLUMNS = columns("path STRING, size BIGINT, modified TIMESTAMP, owner STRING, outcome STRING, error STRING")
 
 PROCEDURE = job(
     name="remove_orphans",

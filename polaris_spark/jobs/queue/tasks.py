@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from polaris_spark.access.needs import Need, On
 from polaris_spark.errors import BadRequestError, ForbiddenError, InputError, NotFoundError
-from polaris_spark.jobs.procedure import IF_EXISTS, Call, Column, Parameter, Procedure
+from polaris_spark.jobs.procedure import IF_EXISTS, Call, Parameter, Procedure, columns
 from polaris_spark.names import problem_of
 from polaris_spark.property_values import duration_ms, duration_text
 
@@ -258,37 +258,20 @@ _ATTEMPTS = Parameter(
     "attempts", "INT", f"number of attempts before a run counts as failed; default {DEFAULT_ATTEMPTS}"
 )
 _ID = Parameter("id", "STRING", "id of the task", required=True)
-_SCHEDULE_COLUMNS = (
-    Column("name", "STRING"),
-    Column("origin", "STRING"),
-    Column("procedure", "STRING"),
-    Column("arguments", "STRING"),
-    Column("due", "STRING"),
-    Column("jitter", "STRING"),
-    Column("next", "TIMESTAMP"),
-    Column("state", "STRING"),
-    Column("principal", "STRING"),
-    Column("error", "STRING"),
+_SCHEDULE_COLUMNS = columns(
+    "name STRING, origin STRING, procedure STRING, arguments STRING, due STRING, jitter STRING, "
+    "next TIMESTAMP, state STRING, principal STRING, error STRING"
 )
-_TASK_COLUMNS = (
-    Column("id", "STRING"),
-    Column("procedure", "STRING"),
-    Column("arguments", "STRING"),
-    Column("state", "STRING"),
-    Column("attempt", "INT"),
-    Column("attempts", "INT"),
-    Column("next", "TIMESTAMP"),
-    Column("holder", "STRING"),
-    Column("principal", "STRING"),
-    Column("created", "TIMESTAMP"),
-    Column("error", "STRING"),
+_TASK_COLUMNS = columns(
+    "id STRING, procedure STRING, arguments STRING, state STRING, attempt INT, attempts INT, "
+    "next TIMESTAMP, holder STRING, principal STRING, created TIMESTAMP, error STRING"
 )
 
 DROP_SCHEDULE = Procedure(
     name="drop_schedule",
     comment="Drop a schedule. A run in progress is asked to stop.",
     parameters=(Parameter("name", "STRING", "name of the schedule", required=True), IF_EXISTS),
-    columns=(Column("name", "STRING"), Column("dropped", "BOOLEAN")),
+    columns=columns("name STRING, dropped BOOLEAN"),
     run=_drop_schedule,
     over_http=True,
     needs=(Need("CATALOG_MAINTAIN", On.CATALOG),),
