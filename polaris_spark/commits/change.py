@@ -111,3 +111,10 @@ class Change(ABC, Generic[P, R]):
     def repeat(self, state: State, entries: list[LogEntry]) -> R:
         """Return the result of this change, which was carried out before. It is rebuilt from the operation's log
         entries `entries`."""
+
+
+class Unrepeated:
+    """First base class of changes whose operations have no id. Therefore, they are never repeated requests."""
+
+    def repeat(self, state: State, entries: list[LogEntry]) -> Any:
+        raise AssertionError("a change whose operation has no id is never a repeated request")

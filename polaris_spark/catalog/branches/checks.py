@@ -22,8 +22,7 @@ from polaris_spark.catalog.catalogs.references import head_name
 from polaris_spark.catalog.entities.entities import CatalogChange, Context
 from polaris_spark.catalog.materialized.sql_tokens import Tokens
 from polaris_spark.catalog.rows import CatalogRow
-from polaris_spark.commits.change import Operation
-from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.change import Operation, Unrepeated
 from polaris_spark.commits.settings import PROTECTION
 from polaris_spark.commits.state import State, reading_state
 from polaris_spark.errors import AlreadyExistsError, BadRequestError, NotFoundError
@@ -132,7 +131,7 @@ def _query(check: Check) -> str:
         ) from error
 
 
-class _Change(CatalogChange[int, None]):
+class _Change(Unrepeated, CatalogChange[int, None]):
     onto_protected = True
 
     def __init__(
@@ -146,9 +145,6 @@ class _Change(CatalogChange[int, None]):
 
     def prepare(self, view: State) -> int:
         return self.context.clock.now_ms()
-
-    def repeat(self, state: State, entries: list[LogEntry]) -> None:
-        raise AssertionError("a change of checks has no operation id, so it is never repeated")
 
     def _log(self, state: State, now: int, sql: str) -> None:
         summary = {"check": self._name, "sql": sql}

@@ -10,8 +10,7 @@ import msgspec
 
 from polaris_spark.catalog.rows import id_bytes, id_from
 from polaris_spark.clock import Clock
-from polaris_spark.commits.change import Change, Operation
-from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.change import Change, Operation, Unrepeated
 from polaris_spark.commits.state import State
 from polaris_spark.errors import AlreadyExistsError, BadRequestError, CommitFailedError, NotFoundError
 from polaris_spark.index import Entry
@@ -53,7 +52,7 @@ class Target(NamedTuple):
     """Its kind and name, for messages."""
 
 
-class PolicyChange(Change[int, R]):
+class PolicyChange(Unrepeated, Change[int, R]):
     """Base class of changes of policies. `prepare` determines only the time of the change."""
 
     def __init__(self, clock: Clock, operation: Operation) -> None:
@@ -63,9 +62,6 @@ class PolicyChange(Change[int, R]):
     def prepare(self, view: State) -> int:
         """Return the time of the change, in milliseconds since 1970."""
         return self.clock.now_ms()
-
-    def repeat(self, state: State, entries: list[LogEntry]) -> R:
-        raise AssertionError("a change of policies has no operation id, so it is never a repeated request")
 
 
 class CreatePolicy(PolicyChange[StoredPolicy]):

@@ -14,8 +14,7 @@ import msgspec
 
 from polaris_spark.catalog.rows import id_bytes, id_from
 from polaris_spark.clock import Clock
-from polaris_spark.commits.change import Change, Operation
-from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.change import Change, Operation, Unrepeated
 from polaris_spark.commits.state import State
 from polaris_spark.errors import (
     AlreadyExistsError,
@@ -63,7 +62,7 @@ class Moment(NamedTuple):
     random: float
 
 
-class QueueChange(Change[Moment, R]):
+class QueueChange(Unrepeated, Change[Moment, R]):
     """Base class of changes of a queue."""
 
     def __init__(self, clock: Clock, operation: Operation) -> None:
@@ -73,9 +72,6 @@ class QueueChange(Change[Moment, R]):
     def prepare(self, view: State) -> Moment:
         """Return the time of the change, and a random number."""
         return Moment(self.clock.now_ms(), random.random())
-
-    def repeat(self, state: State, entries: list[LogEntry]) -> R:
-        raise AssertionError("a change of a queue has no operation id, so it is never a repeated request")
 
 
 class AddTask(QueueChange[QueuedTask]):
