@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -41,7 +41,7 @@ from polaris_spark.catalog.rows import (
     id_bytes,
 )
 from polaris_spark.catalog.tables.contents import (
-    ContentChange,
+    ContentPart,
     Prepared,
     content_of,
     holdings_of,
@@ -153,18 +153,12 @@ class MergeChange(CatalogChange[Difference, list[Merged]]):
         """Return the strategy for an entity, given its versions."""
 
 
-class _MergedContent(ContentChange[Prepared, Table]):
+class _MergedContent(ContentPart[Table]):
     """The part of a merge that stores the merged content of a table."""
 
     action = "update-table"
     kind = TABLE
     cls = Table
-
-    def prepare(self, view: State) -> Prepared:
-        raise AssertionError("prepare() must not be called: the merge passes the prepared value")
-
-    def apply(self, state: State, prepared: Prepared) -> Any:
-        raise AssertionError("the merge applies this part")
 
 
 class StepRun:
