@@ -55,21 +55,7 @@ def new_task(
     from polaris_spark.maintenance.queue.rows import QueuedTask
 
     procedure, session = find(arguments["procedure"]), call.session
-    problem = (
-        "changes only the session that calls it"
-        if procedure.name in _IN_SESSIONS
-        else "returns a secret to its caller"
-        if procedure.name in _RETURN_SECRETS
-        else "needs Spark"
-        if procedure.needs_spark or procedure.by_sql
-        else None
-    )
-    if problem is not None:
-        raise InputError(f"{procedure.name} {problem}, so a worker cannot run it")
-    if call.over_http and not procedure.over_http:
-        raise ForbiddenError(
-            f"procedure {procedure.name} cannot be called over HTTP, so it cannot be put into the queue over HTTP"
-        )
+    _require_queueable(procedure, call)
     given = parsed_arguments(procedure, arguments.get("arguments") or {})
     secret = secret_in(given)
     if secret is not None:
@@ -101,6 +87,25 @@ def new_task(
         timing=timing,
         is_verified=session.is_verified,
     )
+
+
+def _require_queueable(procedure: Procedure, call: Call) -> None:
+    """Check that a worker can run a procedure, and that the caller may put it into the queue."""
+    problem = (
+        "changes only the session that calls it"
+        if procedure.name in _IN_SESSIONS
+        else "returns a secret to its caller"
+        if procedure.name in _RETURN_SECRETS
+        else "needs Spark"
+        if procedure.needs_spark or procedure.by_sql
+        else None
+    )
+    if problem is not None:
+        raise InputError(f"{procedure.name} {problem}, so a worker cannot run it")
+    if call.over_http and not procedure.over_http:
+        raise ForbiddenError(
+            f"procedure {procedure.name} cannot be called over HTTP, so it cannot be put into the queue over HTTP"
+        )
 
 
 def _commit(call: Call, change: Any) -> Any:
