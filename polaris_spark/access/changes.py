@@ -27,7 +27,7 @@ from polaris_spark.access.rows import (
 )
 from polaris_spark.catalog.rows import CatalogRow, id_bytes, id_from
 from polaris_spark.clock import Clock
-from polaris_spark.commits.change import Change, Operation
+from polaris_spark.commits.change import ClockedChange, Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
 from polaris_spark.errors import (
@@ -70,18 +70,10 @@ class RoleName(NamedTuple):
         return f"catalog role {self.name!r} of catalog {self.catalog.name!r}"
 
 
-class AccessChange(Change[int, R]):
-    """Base class of changes of the reference `access`. `prepare` determines only the time of the change."""
+class AccessChange(ClockedChange[R]):
+    """Base class of changes of the reference `access`."""
 
     action: str
-
-    def __init__(self, clock: Clock, operation: Operation) -> None:
-        self.clock = clock
-        self.operation = operation
-
-    def prepare(self, view: State) -> int:
-        """Return the time of the change, in milliseconds since 1970."""
-        return self.clock.now_ms()
 
     def record(
         self,

@@ -6,6 +6,7 @@ import random
 from abc import ABC, abstractmethod
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from polaris_spark.clock import Clock
 from polaris_spark.commit_notes import Notes
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
@@ -111,6 +112,17 @@ class Change(ABC, Generic[P, R]):
     def repeat(self, state: State, entries: list[LogEntry]) -> R:
         """Return the result of this change, which was carried out before. It is rebuilt from the operation's log
         entries `entries`."""
+
+
+class ClockedChange(Change[int, R]):
+    """A change whose `prepare` determines only the time of the change, in milliseconds since 1970."""
+
+    def __init__(self, clock: Clock, operation: Operation) -> None:
+        self.clock = clock
+        self.operation = operation
+
+    def prepare(self, view: State) -> int:
+        return self.clock.now_ms()
 
 
 class Unrepeated:

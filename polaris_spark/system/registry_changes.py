@@ -9,7 +9,7 @@ import msgspec
 
 from polaris_spark.clock import Clock
 from polaris_spark.commits.builder import Built
-from polaris_spark.commits.change import Change, Operation, PrepareAgain, Unrepeated
+from polaris_spark.commits.change import Change, ClockedChange, Operation, PrepareAgain, Unrepeated
 from polaris_spark.commits.log import ancestor
 from polaris_spark.commits.rows import Commit, Head, LogEntry
 from polaris_spark.commits.state import CommitReader, State
@@ -315,16 +315,12 @@ class AlterReference(RegistryChange[int]):
         return self.record(state, found._replace(registration=altered), prepared, summary)
 
 
-class DropCatalogReferences(Unrepeated, Change[int, list[Registered]]):
+class DropCatalogReferences(Unrepeated, ClockedChange[list[Registered]]):
     """Drop the live references whose names begin with a prefix, in one commit, because their catalog was dropped."""
 
     def __init__(self, prefix: str, operation: Operation, clock: Clock) -> None:
+        super().__init__(clock, operation)
         self.prefix = prefix
-        self.operation = operation
-        self.clock = clock
-
-    def prepare(self, view: State) -> int:
-        return self.clock.now_ms()
 
     def apply(self, state: State, prepared: int) -> list[Registered]:
         dropped = []
@@ -371,17 +367,13 @@ class RestoreCatalogReferences(Unrepeated, Change[tuple[int, dict[Registered, He
         return [one for one in _below(state, self.prefix) if was_dropped_with_catalog(one)]
 
 
-class EndReference(Unrepeated, Change[int, None]):
+class EndReference(Unrepeated, ClockedChange[None]):
     """Change that ends the registrations of dropped references. Registrations that have changed since they were listed
     are skipped."""
 
     def __init__(self, dropped: Sequence[Registered], operation: Operation, clock: Clock) -> None:
+        super().__init__(clock, operation)
         self.dropped = dropped
-        self.operation = operation
-        self.clock = clock
-
-    def prepare(self, view: State) -> int:
-        return self.clock.now_ms()
 
     def apply(self, state: State, prepared: int) -> None:
         for registered in self.dropped:
