@@ -79,7 +79,7 @@ def search_of(call: Call, arguments: Mapping[str, Any]) -> Search:
         raise InputError(f"max_files is {max_files}; it must be at least 1")
     names = Names(comparison(arguments.get("equal_schemes"), arguments.get("equal_authorities")))
     warehouse, folders = session.catalog.context.warehouse, _roots(session, arguments)
-    roots = tuple(outermost(folders, names))
+    roots = tuple(outermost(folders, names.of))
     policies = choose_orphans(session, arguments, roots, names, now, DEFAULT_AGE_MS)
     before = policies.before_ms if given is None else given
     require_old(now, before, force=arguments.get("force", False))

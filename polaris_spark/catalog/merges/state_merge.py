@@ -25,8 +25,6 @@ from collections.abc import Callable, Mapping, Sequence
 from polaris_spark.catalog.branches.merge_base import record_merge
 from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.catalog.entities.entities import Context
-from polaris_spark.catalog.manifests.manifest_files import ManifestFiles
-from polaris_spark.catalog.manifests.manifest_lists import ManifestList
 from polaris_spark.catalog.merges.differences import EntityChange, Version
 from polaris_spark.catalog.merges.entity_merge import MergeRun
 from polaris_spark.catalog.merges.merge_steps import (
@@ -43,7 +41,7 @@ from polaris_spark.catalog.rows import OWNERS, id_bytes, id_from
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import CommitReader, Newest, Point, Read, State
-from polaris_spark.errors import BadRequestError, MergeConflictError
+from polaris_spark.errors import MergeConflictError
 from polaris_spark.index.keys import decode_key
 
 MERGED = "merged"
@@ -74,30 +72,6 @@ def _owners(other: CommitReader, entities: list[bytes]) -> dict[int, bytes]:
         for id, entry in zip(sorted(entities), found, strict=False)
         if entry is not None
     }
-
-
-class _Manifests:
-    """Reads manifest lists and manifests for a merge, each file once."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._contents: dict[str, bytes] = {}
-
-    def _files(self) -> ManifestFiles:
-        if self._context.manifest_files is None:
-            raise BadRequestError("this process does not read manifest lists")
-        return self._context.manifest_files
-
-    def read(self, location: str) -> ManifestList:
-        return self._files().read(location, self._context.confinement)
-
-    def content(self, location: str) -> bytes:
-        if location not in self._contents:
-            self._contents[location] = self._files().content(location, self._context.confinement)
-        return self._contents[location]
-
-    def keep(self, location: str, found: ManifestList) -> None:
-        self._files().keep(location, found)
 
 
 class MergeStates(MergeChange):
@@ -139,7 +113,7 @@ class MergeStates(MergeChange):
         self._dry_run = dry_run
         self.adds = adds
         self._advice = advice
-        self.manifests: ManifestSource = _Manifests(context)
+        self.manifests = ManifestSource(context)
         self.guard: Callable[[State], None] = lambda _: None
         """Called with the branch's state before it is read or changed. Raises an error to refuse the merge."""
 
