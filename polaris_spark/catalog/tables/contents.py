@@ -283,16 +283,14 @@ class ContentChange(CatalogChange[P, StoredContent[C]], Generic[P, C]):
             added = (new.owned | new.unconfirmed) - (old.owned | old.unconfirmed)
             self.context.require_allowed(added)
             occupy(self.context, state, entity_id, old, new)
-        key = self.key
         if found is None:
-            add_entity(state, key, content, entity_id, self.context.owner_of(self.operation))
+            add_entity(state, self.key, content, entity_id, self.context.owner_of(self.operation))
         else:
-            put(state, key, NameEntry(content, entity_id))
-        before_id = found.content if found else 0
+            put(state, self.key, NameEntry(content, entity_id))
         if existing_file is not None:
             summary |= unconfirmed_summary(value)
-        summary = {**self.said, **summary}
-        self.record(state, prepared.now, entity_id, key, before=before_id, after=content, summary=summary)
+        old_id, said = found.content if found else 0, {**self.said, **summary}
+        self.record(state, prepared.now, entity_id, self.key, before=old_id, after=content, summary=said)
         return StoredContent(content, value)
 
     def _definer(self, state: State, before: object, after: View) -> str:
