@@ -48,7 +48,9 @@ def choose_expiry(session: Session, tables: Sequence[ExportItem], *, by_policy: 
     applied = AppliedPolicies(session.catalog)
     if applied.is_empty:
         return ExpiryChoice([] if by_policy else list(tables), {}, [], everything=not by_policy)
-    found = ExpiryChoice([], {}, [], everything=not by_policy or _is_on(applied.content(SNAPSHOT_EXPIRY)))
+    whole = applied.content(SNAPSHOT_EXPIRY)
+    everything = not by_policy or (whole is not None and whole.content.enable)
+    found = ExpiryChoice([], {}, [], everything)
     for table in tables:
         one = _of(applied, SNAPSHOT_EXPIRY, table.name)
         if (one is None and by_policy) or (one is not None and not one.content.enable):
@@ -177,7 +179,3 @@ def _of(applied: AppliedPolicies, kind: str, name: TableName) -> Enabled | None:
 def _is_within(path: str, folder: str) -> bool:
     """Whether a normalized path is that of a folder, or below it."""
     return path == folder or path.startswith(f"{folder}/")
-
-
-def _is_on(one: Enabled | None) -> bool:
-    return one is not None and one.content.enable
