@@ -27,7 +27,7 @@ from polaris_spark.access.rows import (
 )
 from polaris_spark.catalog.rows import CatalogRow, id_bytes, id_from
 from polaris_spark.clock import Clock
-from polaris_spark.commits.change import Change, Operation
+from polaris_spark.commits.change import ClockedChange, LoggedChange, Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
 from polaris_spark.errors import (
@@ -70,41 +70,8 @@ class RoleName(NamedTuple):
         return f"catalog role {self.name!r} of catalog {self.catalog.name!r}"
 
 
-class AccessChange(Change[int, R]):
-    """Base class of changes of the reference `access`. `prepare` determines only the time of the change."""
-
-    action: str
-
-    def __init__(self, clock: Clock, operation: Operation) -> None:
-        self.clock = clock
-        self.operation = operation
-
-    def prepare(self, view: State) -> int:
-        """Return the time of the change, in milliseconds since 1970."""
-        return self.clock.now_ms()
-
-    def record(
-        self,
-        state: State,
-        now: int,
-        entity_id: int,
-        key: bytes,
-        *,
-        before: int = 0,
-        after: int = 0,
-        summary: Mapping[str, str] | None = None,
-    ) -> None:
-        """Add a log entry for this change.
-
-        Args:
-            now: time of the change, in milliseconds since 1970.
-            key: key of the principal or role.
-            before: object id of its row before the change.
-            after: object id of its row after the change.
-        """
-        done = self.operation
-        notes = {**(summary or {}), **dict(done.notes)}
-        state.log(LogEntry(done.id, done.principal, now, self.action, entity_id, key, before, after, notes))
+class AccessChange(ClockedChange[R], LoggedChange[int, R]):
+    """Base class of changes of the reference `access`."""
 
 
 class CreateRole(AccessChange[PrincipalRole | CatalogRole]):

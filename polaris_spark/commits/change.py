@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from polaris_spark.clock import Clock
 from polaris_spark.commit_notes import Notes
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
@@ -111,3 +113,68 @@ class Change(ABC, Generic[P, R]):
     def repeat(self, state: State, entries: list[LogEntry]) -> R:
         """Return the result of this change, which was carried out before. It is rebuilt from the operation's log
         entries `entries`."""
+
+
+class LoggedChange(Change[P, R]):
+    """A change that has an action in the log."""
+
+    action: str
+
+    def record(
+        self,
+        state: State,
+        now: int,
+        entity_id: int,
+        key: bytes,
+        *,
+        before: int = 0,
+        after: int = 0,
+        summary: Mapping[str, str] | None = None,
+        old_key: bytes = b"",
+        result: bytes = b"",
+        principal: str | None = None,
+    ) -> None:
+        """Add a log entry for this change, with the notes of the operation.
+
+        Args:
+            now: time of the change, in milliseconds since 1970.
+            key: key of the entity in its index.
+            before: object id of the entity's content before the change; 0 if the change creates the entity.
+            after: object id of the entity's content after the change; 0 if the change removes the entity.
+            old_key: key of the entity before a rename.
+            principal: the principal that the change is logged for, by default the principal of the operation.
+        """
+        operation = self.operation
+        state.log(
+            LogEntry(
+                operation.id,
+                principal or operation.principal,
+                now,
+                self.action,
+                entity_id,
+                key,
+                before,
+                after,
+                {**(summary or {}), **dict(operation.notes)},
+                result,
+                old_key,
+            )
+        )
+
+
+class ClockedChange(Change[int, R]):
+    """A change whose `prepare` determines only the time of the change, in milliseconds since 1970."""
+
+    def __init__(self, clock: Clock, operation: Operation) -> None:
+        self.clock = clock
+        self.operation = operation
+
+    def prepare(self, view: State) -> int:
+        return self.clock.now_ms()
+
+
+class Unrepeated:
+    """First base class of changes whose operations have no id. Therefore, they are never repeated requests."""
+
+    def repeat(self, state: State, entries: list[LogEntry]) -> Any:
+        raise AssertionError("a change whose operation has no id is never a repeated request")

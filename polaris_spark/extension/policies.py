@@ -7,6 +7,7 @@ Policies can be attached to the catalog, to namespaces and to tables. The proced
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal, TypeVar
 
 import msgspec
@@ -15,7 +16,7 @@ from polaris_spark.access.needs import Asked, Need, On, When
 from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.catalog.entities.entities import NamespaceName, namespace_in
 from polaris_spark.errors import BadRequestError
-from polaris_spark.jobs.policies import commit_policy, load_policy, policy_name, target_of
+from polaris_spark.jobs.policies import change_policy, load_policy, policy_name, target_of
 from polaris_spark.maintenance.policies.applicable import (
     AppliedPolicies,
     namespace_id,
@@ -130,9 +131,8 @@ def create_policy(catalog: Catalog, request: Request) -> Response:
     """Answer `POST namespaces/{namespace}/policies`: create a policy."""
     asked, session = decode(request.body, CreatePolicyRequest), _session(catalog, request)
     name = policy_name(session, _namespace(request), asked.name)
-    clock, operation = session.connection.clock, session.operation()
-    change = CreatePolicy(clock, operation, name, asked.type, asked.content, asked.description)
-    return _loaded(commit_policy(session, change))
+    values = (asked.type, asked.content, asked.description)
+    return _loaded(change_policy(session, CreatePolicy, name, *values))
 
 
 def list_policies(catalog: Catalog, request: Request) -> Response:
@@ -154,44 +154,31 @@ def get_policy(catalog: Catalog, request: Request) -> Response:
 def update_policy(catalog: Catalog, request: Request) -> Response:
     """Answer `PUT namespaces/{namespace}/policies/{policy}`: change a policy."""
     asked, session = decode(request.body, UpdatePolicyRequest), _session(catalog, request)
-    name = _name(session, request)
-    load_policy(session, name)
-    clock, operation = session.connection.clock, session.operation()
-    change = UpdatePolicy(
-        clock, operation, name, asked.content, asked.description, asked.current_policy_version
-    )
-    return _loaded(commit_policy(session, change))
+    values = (asked.content, asked.description, asked.current_policy_version)
+    return _loaded(change_policy(session, UpdatePolicy, _name(session, request), *values))
 
 
 def drop_policy(catalog: Catalog, request: Request) -> Response:
     """Answer `DELETE namespaces/{namespace}/policies/{policy}`: drop a policy."""
     session = _session(catalog, request)
-    name = _name(session, request)
-    load_policy(session, name)
     detach_all = request.query.get("detach-all", "false").lower() == "true"
-    change = DropPolicy(session.connection.clock, session.operation(), name, detach_all=detach_all)
-    commit_policy(session, change)
+    change_policy(session, partial(DropPolicy, detach_all=detach_all), _name(session, request))
     return NO_CONTENT
 
 
 def attach_policy(catalog: Catalog, request: Request) -> Response:
     """Answer `PUT namespaces/{namespace}/policies/{policy}/mappings`: attach a policy to a target."""
     asked, session = decode(request.body, AttachPolicyRequest), _session(catalog, request)
-    name = _name(session, request)
-    load_policy(session, name)
-    target = target_of(session, *_place(asked.target))
-    clock, operation = session.connection.clock, session.operation()
-    commit_policy(session, AttachPolicy(clock, operation, name, target, asked.parameters))
+    name, target = _name(session, request), target_of(session, *_place(asked.target))
+    change_policy(session, AttachPolicy, name, target, asked.parameters)
     return NO_CONTENT
 
 
 def detach_policy(catalog: Catalog, request: Request) -> Response:
     """Answer `POST namespaces/{namespace}/policies/{policy}/mappings`: detach a policy from a target."""
     asked, session = decode(request.body, DetachPolicyRequest), _session(catalog, request)
-    name = _name(session, request)
-    load_policy(session, name)
-    target = target_of(session, *_place(asked.target))
-    commit_policy(session, DetachPolicy(session.connection.clock, session.operation(), name, target))
+    name, target = _name(session, request), target_of(session, *_place(asked.target))
+    change_policy(session, DetachPolicy, name, target)
     return NO_CONTENT
 
 

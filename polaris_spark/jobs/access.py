@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from polaris_spark.access.needs import Need, On
-from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure, Run
+from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure, Run, columns
 
 
 def _lazily(name: str) -> Run:
@@ -38,11 +38,11 @@ _PROPERTIES = Parameter(
 _MUST_ROTATE = Parameter(
     "must_rotate", "BOOLEAN", "whether the principal must rotate its credentials before it does anything else"
 )
-_GRANTED = (Column("role", "STRING"), Column("securable", "STRING"), Column("privilege", "STRING"))
-_SECRETS = (Column("name", "STRING"), Column("client_id", "STRING"), Column("client_secret", "STRING"))
-_ASSIGNED = (Column("role", "STRING"), Column("holder", "STRING"), Column("changed", "BOOLEAN"))
-_OWNER = (Column("securable", "STRING"), Column("owner", "STRING"))
-_STATE = (Column("name", "STRING"), Column("state", "STRING"))
+_GRANTED = columns("role STRING, securable STRING, privilege STRING")
+_SECRETS = columns("name STRING, client_id STRING, client_secret STRING")
+_ASSIGNED = columns("role STRING, holder STRING, changed BOOLEAN")
+_OWNER = columns("securable STRING, owner STRING")
+_STATE = columns("name STRING, state STRING")
 _MANAGES = (
     Need(
         "",
@@ -98,12 +98,7 @@ PROCEDURES = (
         "show_privileges",
         "List all privileges, where they can be granted, and what they imply.",
         (),
-        (
-            Column("privilege", "STRING"),
-            Column("meaning", "STRING"),
-            Column("on", "STRING"),
-            Column("implies", "STRING"),
-        ),
+        columns("privilege STRING, meaning STRING, on STRING, implies STRING"),
         run=_lazily("show_privileges"),
         needs=_SEES,
         only_reads=True,
@@ -112,12 +107,7 @@ PROCEDURES = (
         "who_can",
         "List the principals that hold a privilege on something, and why.",
         (_PRIVILEGE, _ON, _NAME),
-        (
-            Column("principal", "STRING"),
-            Column("role", "STRING"),
-            Column("granted", "STRING"),
-            Column("on", "STRING"),
-        ),
+        columns("principal STRING, role STRING, granted STRING, on STRING"),
         run=_lazily("who_can"),
         needs=_MANAGES,
         only_reads=True,
@@ -126,7 +116,7 @@ PROCEDURES = (
         "explain_access",
         "Explain why a principal, by default the caller, has a privilege or lacks it.",
         (_PRIVILEGE, _ON, _NAME, Parameter("principal", "STRING", "the principal; by default, the caller")),
-        (Column("what", "STRING"), Column("text", "STRING"), Column("role", "STRING")),
+        columns("what STRING, text STRING, role STRING"),
         run=_lazily("explain"),
         needs=(Need("", On.OWN, why="nothing for oneself; as `who_can` for other principals"),),
         only_reads=True,
@@ -159,14 +149,7 @@ PROCEDURES = (
         "show_principals",
         "List the principals.",
         (),
-        (
-            Column("name", "STRING"),
-            Column("client_id", "STRING"),
-            Column("state", "STRING"),
-            Column("created", "STRING"),
-            Column("expires", "STRING"),
-            Column("roles", "STRING"),
-        ),
+        columns("name STRING, client_id STRING, state STRING, created STRING, expires STRING, roles STRING"),
         run=_lazily("show_principals"),
         needs=(Need("PRINCIPAL_LIST", On.REALM),),
         only_reads=True,
@@ -220,7 +203,7 @@ PROCEDURES = (
         "show_roles",
         "List the roles that the caller may see, and their holders.",
         (),
-        (Column("role", "STRING"), Column("kind", "STRING"), Column("holders", "STRING")),
+        columns("role STRING, kind STRING, holders STRING"),
         run=_lazily("show_roles"),
         needs=_SEES,
         only_reads=True,

@@ -160,16 +160,13 @@ def changed(call: Call, cls: type[AccessChange[Any]], *arguments: Any, **keyword
     return session.access.change(cls(session.connection.clock, session.operation(), *arguments, **keywords))
 
 
-def _privileges(given: str) -> list[str]:
-    return [one.strip().upper() for one in given.split(",") if one.strip()]
-
-
 def grant(call: Call, arguments: Arguments, *, revoke: bool = False) -> Rows:
     from polaris_spark.access.grant_changes import Grant
 
     target, role = target_of(call, arguments), role_of(call, arguments["role"])
     require_managing(target)
-    wanted = _privileges(arguments.get("privileges", ""))
+    names = arguments.get("privileges", "").split(",")
+    wanted = [one.strip().upper() for one in names if one.strip()]
     left = changed(call, Grant, role, target.securable, wanted, described=target.described, revoke=revoke)
     return [(str(role), target.described, one) for one in left] or [(str(role), target.described, None)]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from polaris_spark.jobs.identifiers import levels_named
 from polaris_spark.jobs.maintenance import job
-from polaris_spark.jobs.procedure import Call, Column, Parameter
+from polaris_spark.jobs.procedure import Call, Parameter, columns
 
 ADOPTED, WOULD_ADOPT, REFUSED = "adopted", "would be adopted", "refused"
 
@@ -40,7 +40,7 @@ PROCEDURE = job(
         Parameter("table", "STRING", "the table or view, such as db.t", required=True),
         Parameter("dry_run", "BOOLEAN", "only report what would be adopted"),
     ),
-    columns=(Column("location", "STRING"), Column("outcome", "STRING"), Column("reason", "STRING")),
+    columns=columns("location STRING, outcome STRING, reason STRING"),
     run=_run,
     scope="catalog",
 )

@@ -16,23 +16,23 @@ from polaris_spark.errors import (
     ProtectedBranchError,
 )
 from polaris_spark.jobs.merges import reads
-from polaris_spark.jobs.procedure import IF_EXISTS, IF_NOT_EXISTS, Call, Column, Parameter, Procedure
+from polaris_spark.jobs.procedure import IF_EXISTS, IF_NOT_EXISTS, Call, Column, Parameter, Procedure, columns
 from polaris_spark.names import MAIN
 
 if TYPE_CHECKING:
-    from polaris_spark.catalog.branches.branches import Branch
+    from polaris_spark.catalog.branches.branches import Branch, Kind
 
 
-def _create(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tuple[Any, ...]]:
+def _create(call: Call, arguments: Mapping[str, Any], kind: Kind) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.branches import branches
 
-    create = branches.create_branch if kind == "branch" else branches.create_tag
     catalog, name = call.session.catalog, arguments["name"]
     if kind == "branch":
         clear(call, name)
     try:
-        made = create(
+        made = branches.create(
             catalog,
+            kind,
             name,
             call.session.operation(),
             source=arguments.get("source", catalog.branch),
@@ -80,7 +80,7 @@ def begin(call: Call, name: str, *, renamed: str | None = None) -> None:
         session.access.change(BeginBranch(clock, operation, branch(id, name), renamed=old))
 
 
-def _drop(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tuple[Any, ...]]:
+def _drop(call: Call, arguments: Mapping[str, Any], kind: Kind) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.branches import branches
 
     drop = branches.drop_branch if kind == "branch" else branches.drop_tag
@@ -94,12 +94,10 @@ def _drop(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tuple
     return [(name, True)]
 
 
-def _undrop(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tuple[Any, ...]]:
+def _undrop(call: Call, arguments: Mapping[str, Any], kind: Kind) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.branches import branches
 
-    undrop = branches.undrop_branch if kind == "branch" else branches.undrop_tag
-    operation = call.session.operation()
-    return [_commit(undrop(call.session.catalog, arguments["name"], operation))]
+    return [_commit(branches.undrop(call.session.catalog, kind, arguments["name"], call.session.operation()))]
 
 
 def _show_branches(call: Call, _: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -129,14 +127,13 @@ def _branch_row(call: Call, branch: Branch, main: Branch | None) -> tuple[Any, .
     return (*_commit(branch), *apart, *described, _created(call, branch, "branch"))
 
 
-def _rename(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tuple[Any, ...]]:
+def _rename(call: Call, arguments: Mapping[str, Any], kind: Kind) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.branches import branch_changes
 
     name, to = arguments["name"], arguments["to"]
-    rename = branch_changes.rename_branch if kind == "branch" else branch_changes.rename_tag
     if kind == "branch":
         clear(call, to)
-    renamed = rename(call.session.catalog, name, to, call.session.operation())
+    renamed = branch_changes.rename(call.session.catalog, kind, name, to, call.session.operation())
     if kind == "branch":
         begin(call, to, renamed=name)
     return [_commit(renamed)]
@@ -167,18 +164,17 @@ def _protect(call: Call, arguments: Mapping[str, Any], *, protected: bool) -> It
     return [(changed.name, changed.registration.protected)]
 
 
-def _alter(call: Call, arguments: Mapping[str, Any], kind: str) -> Iterable[tuple[Any, ...]]:
+def _alter(call: Call, arguments: Mapping[str, Any], kind: Kind) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.branches import branch_changes
     from polaris_spark.property_values import duration_ms
 
-    alter = branch_changes.alter_branch if kind == "branch" else branch_changes.alter_tag
     changes = {name: arguments[name] for name in ("owner", "comment", "keep_commits") if name in arguments}
     if changes.get("keep_commits", 0) < 0:
         raise InputError(f"keep_commits is {changes['keep_commits']}; it must not be negative")
     if "retention" in arguments:
         changes["keep_ms"] = duration_ms("retention", arguments["retention"])
     operation = call.session.operation()
-    changed = alter(call.session.catalog, arguments["name"], operation, changes)
+    changed = branch_changes.alter(call.session.catalog, kind, arguments["name"], operation, changes)
     return [(changed.name, *_described(changed), *(_kept(changed) if kind == "branch" else ()))]
 
 
@@ -251,18 +247,14 @@ def _kept(branch: Branch) -> tuple[Any, ...]:
     return duration_text(r.keep_ms) if r.keep_ms else None, r.keep_commits or None
 
 
-_COMMIT = (
-    Column("commit_number", "BIGINT"),
-    Column("commit_id", "BIGINT"),
-    Column("committed_at", "TIMESTAMP"),
-)
-_DESCRIPTION = (Column("owner", "STRING"), Column("comment", "STRING"), Column("source", "STRING"))
-_KEPT = (Column("retention", "STRING"), Column("keep_commits", "BIGINT"))
+_COMMIT = columns("commit_number BIGINT, commit_id BIGINT, committed_at TIMESTAMP")
+_DESCRIPTION = columns("owner STRING, comment STRING, source STRING")
+_KEPT = columns("retention STRING, keep_commits BIGINT")
 _CREATED = Column("created_at", "TIMESTAMP")
 _COMMENT = Parameter("comment", "STRING", "a text for people")
 _AT = Parameter("at", "STRING", "number, id or time of the commit; by default, the newest commit")
 _SOURCE = "the branch or tag to begin with; by default, the branch of the session"
-_BRANCH, _TAG = Column("branch", "STRING"), Column("tag", "STRING")
+_BRANCH, _TAG = columns("branch STRING, tag STRING")
 _BRANCH_NAME = Parameter("name", "STRING", "name of the branch", required=True)
 _TAG_NAME = Parameter("name", "STRING", "name of the tag", required=True)
 CREATE = Procedure(
@@ -301,8 +293,7 @@ SHOW = Procedure(
     columns=(
         _BRANCH,
         *_COMMIT,
-        Column("ahead", "BIGINT"),
-        Column("behind", "BIGINT"),
+        *columns("ahead BIGINT, behind BIGINT"),
         *_DESCRIPTION,
         Column("protected", "BOOLEAN"),
         *_KEPT,
@@ -333,7 +324,7 @@ DROP_UNUSED = Procedure(
         ),
         Parameter("dry_run", "BOOLEAN", "only report what would be dropped"),
     ),
-    columns=(_BRANCH, *_COMMIT, Column("owner", "STRING"), Column("dropped", "BOOLEAN")),
+    columns=(_BRANCH, *_COMMIT, *columns("owner STRING, dropped BOOLEAN")),
     run=_drop_unused,
     over_http=True,
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from polaris_spark.access.needs import Need, On
 from polaris_spark.errors import AlreadyExistsError, InputError, NotFoundError
-from polaris_spark.jobs.procedure import IF_EXISTS, IF_NOT_EXISTS, Call, Column, Parameter, Procedure
+from polaris_spark.jobs.procedure import IF_EXISTS, IF_NOT_EXISTS, Call, Column, Parameter, Procedure, columns
 
 if TYPE_CHECKING:
     from polaris_spark.catalog.catalogs.realm_catalogs import RealmCatalogs
@@ -113,7 +113,7 @@ def _procedure(
     )
 
 
-_CATALOG = (Column("catalog", "STRING"), Column("catalog_id", "BIGINT"))
+_CATALOG = columns("catalog STRING, catalog_id BIGINT")
 _NAME = Parameter("name", "STRING", "name of the catalog", required=True)
 
 CREATE = _procedure(
@@ -147,13 +147,10 @@ SHOW = _procedure(
     (Parameter("dropped", "BOOLEAN", "whether to list dropped catalogs that can be restored, too"),),
     (
         *_CATALOG,
-        Column("state", "STRING"),
-        Column("warehouse", "STRING"),
-        Column("owner", "STRING"),
-        Column("created_at", "TIMESTAMP"),
-        Column("dropped_at", "TIMESTAMP"),
-        Column("dropped_by", "STRING"),
-        Column("properties", "STRING"),
+        *columns(
+            "state STRING, warehouse STRING, owner STRING, created_at TIMESTAMP, dropped_at TIMESTAMP, "
+            "dropped_by STRING, properties STRING"
+        ),
     ),
     _show,
     why="nothing; the result has the catalogs that the caller may see, and the properties only with "

@@ -26,7 +26,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from polaris_spark.access.needs import Need, On
-from polaris_spark.jobs.procedure import IF_EXISTS, Call, Column, Parameter, Procedure
+from polaris_spark.jobs.procedure import IF_EXISTS, Call, Column, Parameter, Procedure, columns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -213,7 +213,7 @@ def _show(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]
 
 _BRANCH = Parameter("branch", "STRING", "name of the branch", required=True)
 _NAME = Parameter("name", "STRING", "name of the check", required=True)
-_COLUMNS = (Column("branch", "STRING"), Column("name", "STRING"))
+_COLUMNS = columns("branch STRING, name STRING")
 ADD = Procedure(
     name="add_check",
     needs=(Need("BRANCH_WRITE_PROPERTIES", On.BRANCH, parameter="branch"),),
@@ -251,7 +251,7 @@ SHOW = Procedure(
     needs=(Need("BRANCH_LIST", On.BRANCH, parameter="branch"),),
     comment="List the checks of a branch: its SQL checks, and the Python checks of packages that are installed here.",
     parameters=(Parameter("branch", "STRING", "name of the branch; by default, the branch of the session"),),
-    columns=(*_COLUMNS, Column("kind", "STRING"), Column("definition", "STRING")),
+    columns=(*_COLUMNS, *columns("kind STRING, definition STRING")),
     run=_show,
     over_http=True,
     only_reads=True,

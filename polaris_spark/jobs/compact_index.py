@@ -8,7 +8,7 @@ from typing import Any
 
 from polaris_spark.errors import ReferenceGoneError
 from polaris_spark.jobs.maintenance import job
-from polaris_spark.jobs.procedure import Call, Column, Parameter
+from polaris_spark.jobs.procedure import Call, Parameter, columns
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -37,17 +37,10 @@ PROCEDURE = job(
             "the reference whose indexes are compacted; by default, all references of the realm",
         ),
     ),
-    columns=(
-        Column("reference", "STRING"),
-        Column("index", "STRING"),
-        Column("shards_before", "BIGINT"),
-        Column("shards_after", "BIGINT"),
-        Column("bytes_before", "BIGINT"),
-        Column("bytes_after", "BIGINT"),
-        Column("depth_before", "INT"),
-        Column("depth_after", "INT"),
-        Column("embedded_bytes_before", "BIGINT"),
-        Column("embedded_bytes_after", "BIGINT"),
+    columns=columns(
+        "reference STRING, index STRING, shards_before BIGINT, shards_after BIGINT, bytes_before BIGINT, "
+        "bytes_after BIGINT, depth_before INT, depth_after INT, embedded_bytes_before BIGINT, "
+        "embedded_bytes_after BIGINT"
     ),
     run=_run,
     over_http=True,

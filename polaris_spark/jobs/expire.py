@@ -9,7 +9,7 @@ from polaris_spark.errors import InputError
 from polaris_spark.jobs.engine import engine_of
 from polaris_spark.jobs.maintenance import OLDER_THAN, job, older_than, unless_dry_run
 from polaris_spark.jobs.policy_use import BY_POLICY, choose_expiry
-from polaris_spark.jobs.procedure import Call, Column, Parameter
+from polaris_spark.jobs.procedure import Call, Parameter, columns
 
 if TYPE_CHECKING:
     from polaris_spark.maintenance.expiry.leftovers import ExpiryResult
@@ -142,20 +142,10 @@ PROCEDURE = job(
         ),
         BY_POLICY,
     ),
-    columns=(
-        Column("table", "STRING"),
-        Column("snapshots", "BIGINT"),
-        Column("refs", "BIGINT"),
-        Column("schemas_and_specs", "BIGINT"),
-        Column("data_files", "BIGINT"),
-        Column("position_delete_files", "BIGINT"),
-        Column("equality_delete_files", "BIGINT"),
-        Column("manifests", "BIGINT"),
-        Column("manifest_lists", "BIGINT"),
-        Column("statistics_files", "BIGINT"),
-        Column("bytes", "BIGINT"),
-        Column("failed", "BIGINT"),
-        Column("note", "STRING"),
+    columns=columns(
+        "table STRING, snapshots BIGINT, refs BIGINT, schemas_and_specs BIGINT, data_files BIGINT, "
+        "position_delete_files BIGINT, equality_delete_files BIGINT, manifests BIGINT, "
+        "manifest_lists BIGINT, statistics_files BIGINT, bytes BIGINT, failed BIGINT, note STRING"
     ),
     run=_run,
     over_http=True,

@@ -9,7 +9,7 @@ from polaris_spark.access.needs import Need, On
 from polaris_spark.errors import BadRequestError
 from polaris_spark.jobs.engine import engine_of
 from polaris_spark.jobs.identifiers import levels_named
-from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
+from polaris_spark.jobs.procedure import Call, Parameter, Procedure, columns
 
 if TYPE_CHECKING:
     from polaris_spark.catalog.tables.metadata_export import Exported, ExportItem
@@ -95,12 +95,7 @@ PROCEDURE = Procedure(
         ),
         Parameter("overwrite", "BOOLEAN", "whether to replace existing files that have other content"),
     ),
-    columns=(
-        Column("table", "STRING"),
-        Column("kind", "STRING"),
-        Column("metadata_location", "STRING"),
-        Column("outcome", "STRING"),
-    ),
+    columns=columns("table STRING, kind STRING, metadata_location STRING, outcome STRING"),
     run=_run,
     over_http=True,
     comment="Write the metadata.json files of tables and views, as of the newest commit.",

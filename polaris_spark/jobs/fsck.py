@@ -8,7 +8,7 @@ from typing import Any
 from polaris_spark.errors import ForbiddenError
 from polaris_spark.jobs.engine import engine_of
 from polaris_spark.jobs.maintenance import job
-from polaris_spark.jobs.procedure import Call, Column, Parameter
+from polaris_spark.jobs.procedure import Call, Parameter, columns
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -35,14 +35,9 @@ PROCEDURE = job(
     name="fsck",
     comment="Find and report every row of the store that is damaged, missing or inconsistent with other rows.",
     parameters=(Parameter("only", "STRING", "check only this realm; by default, all realms of the store"),),
-    columns=(
-        Column("severity", "STRING"),
-        Column("kind", "STRING"),
-        Column("realm", "STRING"),
-        Column("reference", "STRING"),
-        Column("key", "STRING"),
-        Column("path", "STRING"),
-        Column("message", "STRING"),
+    columns=columns(
+        "severity STRING, kind STRING, realm STRING, reference STRING, key STRING, path STRING, "
+        "message STRING"
     ),
     run=_run,
     over_http=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from polaris_spark.access.needs import Need, On
@@ -12,7 +12,7 @@ from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 if TYPE_CHECKING:
     from polaris_spark.catalog.engine import Engine
-    from polaris_spark.catalog.imports.importer import ImportOptions, Row
+    from polaris_spark.catalog.imports.importer import ImportOptions
 
 _COLUMNS = tuple(
     Column(name, "STRING") for name in ("table", "kind", "metadata_location", "status", "message")
@@ -57,7 +57,7 @@ def _import(call: Call, given: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
         if scrub(str(error)) == str(error):
             raise
         raise InputError(scrub(str(error))) from None
-    return [_scrubbed(row, scrub) for row in rows]
+    return [row if row.message is None else row._replace(message=scrub(row.message)) for row in rows]
 
 
 def _load(call: Call, given: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -94,10 +94,6 @@ def _namespace(text: str) -> tuple[str, ...]:
             "only if it is empty or contains a dot or a backquote, as in sales.`north.east`"
         )
     return path
-
-
-def _scrubbed(row: Row, scrub: Callable[[str], str]) -> Row:
-    return row if row.message is None else row._replace(message=scrub(row.message))
 
 
 def _failure(rows: list[tuple[Any, ...]]) -> str | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from polaris_spark.access.needs import Need, Needs, On
 from polaris_spark.errors import InputError
-from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
+from polaris_spark.jobs.procedure import Call, Parameter, Procedure, columns
 
 if TYPE_CHECKING:
     from polaris_spark.catalog.merges.merges import Options
@@ -95,12 +95,7 @@ KEEP_LOG: Final = Parameter(
     "BOOLEAN",
     "whether the log of the branch also gets an entry for each change of the merged commits, with the action `merged`",
 )
-MERGED: Final = (
-    Column("kind", "STRING"),
-    Column("name", "STRING"),
-    Column("action", "STRING"),
-    Column("detail", "STRING"),
-)
+MERGED: Final = columns("kind STRING, name STRING, action STRING, detail STRING")
 
 
 def reads(parameter: str = "", on: On = On.BRANCH) -> Needs:
@@ -131,15 +126,9 @@ DIFF = Procedure(
         ),
         Parameter("to_state", "STRING", "the later state", required=True),
     ),
-    columns=(
-        Column("kind", "STRING"),
-        Column("name", "STRING"),
-        Column("change", "STRING"),
-        Column("old_name", "STRING"),
-        Column("snapshots_added", "BIGINT"),
-        Column("rows_added", "BIGINT"),
-        Column("files_added", "BIGINT"),
-        Column("details", "MAP<STRING,STRING>"),
+    columns=columns(
+        "kind STRING, name STRING, change STRING, old_name STRING, snapshots_added BIGINT, "
+        "rows_added BIGINT, files_added BIGINT, details MAP<STRING,STRING>"
     ),
     run=_diff,
     over_http=True,

@@ -13,7 +13,7 @@ from polaris_spark.access.needs import Need, On
 from polaris_spark.errors import InputError
 from polaris_spark.jobs.engine import engine_of
 from polaris_spark.jobs.maintenance import job
-from polaris_spark.jobs.procedure import Call, Column, Parameter
+from polaris_spark.jobs.procedure import Call, Parameter, columns
 from polaris_spark.property_values import duration_ms
 from polaris_spark.secret_options import REFERENCE, is_secret
 
@@ -131,13 +131,8 @@ PROCEDURE = job(
         ),
         Parameter("abort", "BOOLEAN", "abort a migration; the source then continues to serve the realm"),
     ),
-    columns=(
-        Column("step", "STRING"),
-        Column("heads", "BIGINT"),
-        Column("rows", "BIGINT"),
-        Column("bytes", "BIGINT"),
-        Column("milliseconds", "DOUBLE"),
-        Column("message", "STRING"),
+    columns=columns(
+        "step STRING, heads BIGINT, rows BIGINT, bytes BIGINT, milliseconds DOUBLE, message STRING"
     ),
     run=_run,
 )

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from polaris_spark.access.needs import Asked, Need, On, When
 from polaris_spark.errors import InputError
-from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
+from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure, columns
 
 if TYPE_CHECKING:
     from polaris_spark.catalog.entities.entities import NamespaceName
     from polaris_spark.maintenance.policies.applicable import Applicable
-    from polaris_spark.maintenance.policies.changes import PolicyName, Target
+    from polaris_spark.maintenance.policies.changes import PolicyChange, PolicyName, Target
     from polaris_spark.maintenance.policies.rows import StoredPolicy
     from polaris_spark.rest.session import Session
 
@@ -45,16 +46,28 @@ def target_of(session: Session, namespace: NamespaceName, table: str) -> Target:
     return Target(id, f"{kind} {named}".strip())
 
 
-def commit_policy(session: Session, change: Any) -> StoredPolicy:
-    """Commit a change of policies, and return the policy."""
+def change_policy(
+    session: Session, change: Callable[..., PolicyChange[StoredPolicy]], name: PolicyName, *values: Any
+) -> StoredPolicy:
+    """Commit a change of a policy, and return the policy.
+
+    Args:
+        change: class of the change, such as `CreatePolicy`, or a function that calls it.
+        values: arguments of the class after the name.
+    Raises:
+        NotFoundError: the policy does not exist, and the change does not create it.
+    """
     from polaris_spark.catalog.catalogs.catalogs import ensure_reference
+    from polaris_spark.maintenance.policies.changes import CreatePolicy
     from polaris_spark.maintenance.policies.rows import policies_reference
 
+    if change is not CreatePolicy:
+        load_policy(session, name)
+    made = change(session.connection.clock, session.operation(), name, *values)
     session.catalog.require_present()
-    name = policies_reference(session.catalog.row)
-    ensure_reference(session.catalog.references, name, change.operation)
-    found: StoredPolicy = session.catalog.references.commit(name, change)
-    return found
+    references, reference = session.catalog.references, policies_reference(session.catalog.row)
+    ensure_reference(references, reference, made.operation)
+    return references.commit(reference, made)
 
 
 def load_policy(session: Session, name: PolicyName) -> StoredPolicy:
@@ -100,58 +113,45 @@ def _target(call: Call, arguments: Mapping[str, Any]) -> tuple[NamespaceName, st
 def _create(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.maintenance.policies.changes import CreatePolicy
 
-    session, name = call.session, _named(call, arguments)
-    type, content, description = (arguments.get(key, "") for key in ("type", "content", "description"))
-    change = CreatePolicy(session.connection.clock, session.operation(), name, type, content, description)
-    return [_row(call, commit_policy(session, change))]
+    values = (arguments.get(key, "") for key in ("type", "content", "description"))
+    return [_row(call, change_policy(call.session, CreatePolicy, _named(call, arguments), *values))]
 
 
 def _update(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.maintenance.policies.changes import UpdatePolicy
 
-    session, name = call.session, _named(call, arguments)
-    load_policy(session, name)
-    content, description, version = (arguments.get(key) for key in ("content", "description", "version"))
-    change = UpdatePolicy(session.connection.clock, session.operation(), name, content, description, version)
-    return [_row(call, commit_policy(session, change))]
+    values = (arguments.get(key) for key in ("content", "description", "version"))
+    return [_row(call, change_policy(call.session, UpdatePolicy, _named(call, arguments), *values))]
 
 
 def _drop(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.maintenance.policies.changes import DropPolicy
 
-    session, name = call.session, _named(call, arguments)
-    load_policy(session, name)
-    detach_all = arguments.get("detach_all", False)
-    commit_policy(
-        session, DropPolicy(session.connection.clock, session.operation(), name, detach_all=detach_all)
-    )
+    name = _named(call, arguments)
+    change = partial(DropPolicy, detach_all=arguments.get("detach_all", False))
+    change_policy(call.session, change, name)
     return [(name.shown,)]
 
 
 def _attach(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.maintenance.policies.changes import AttachPolicy
 
-    session, name = call.session, _named(call, arguments)
-    load_policy(session, name)
-    target, parameters = target_of(session, *_target(call, arguments)), arguments.get("parameters", {})
-    change = AttachPolicy(
-        session.connection.clock,
-        session.operation(),
-        name,
-        target,
-        {key: text or "" for key, text in parameters.items()},
-    )
-    commit_policy(session, change)
-    return [(name.shown, target.shown)]
+    parameters = {key: text or "" for key, text in arguments.get("parameters", {}).items()}
+    return _change_target(call, AttachPolicy, arguments, parameters)
 
 
 def _detach(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.maintenance.policies.changes import DetachPolicy
 
+    return _change_target(call, DetachPolicy, arguments)
+
+
+def _change_target(
+    call: Call, change: Callable[..., PolicyChange[StoredPolicy]], arguments: Mapping[str, Any], *values: Any
+) -> Iterable[tuple[Any, ...]]:
     session, name = call.session, _named(call, arguments)
-    load_policy(session, name)
     target = target_of(session, *_target(call, arguments))
-    commit_policy(session, DetachPolicy(session.connection.clock, session.operation(), name, target))
+    change_policy(session, change, name, target, *values)
     return [(name.shown, target.shown)]
 
 
@@ -207,16 +207,11 @@ _NAME = Parameter("name", "STRING", "name of the policy with its namespace, such
 _CONTENT = "rules as JSON, in the schema of the type"
 _TABLE = Parameter("table", "STRING", "a table, such as db.t")
 _NAMESPACE = Parameter("namespace", "STRING", "a namespace; by default, the catalog")
-_COLUMNS = (
-    Column("name", "STRING"),
-    Column("type", "STRING"),
-    Column("content", "STRING"),
-    Column("description", "STRING"),
-    Column("version", "BIGINT"),
-    Column("updated", "TIMESTAMP"),
-    Column("updated_by", "STRING"),
+_COLUMNS = columns(
+    "name STRING, type STRING, content STRING, description STRING, version BIGINT, updated TIMESTAMP, "
+    "updated_by STRING"
 )
-_ATTACHED = (Column("name", "STRING"), Column("target", "STRING"))
+_ATTACHED = columns("name STRING, target STRING")
 
 
 def _on_policy(privilege: str) -> Need:

@@ -48,7 +48,9 @@ def choose_expiry(session: Session, tables: Sequence[ExportItem], *, by_policy: 
     applied = AppliedPolicies(session.catalog)
     if applied.is_empty:
         return ExpiryChoice([] if by_policy else list(tables), {}, [], everything=not by_policy)
-    found = ExpiryChoice([], {}, [], everything=not by_policy or _is_on(applied.content(SNAPSHOT_EXPIRY)))
+    whole = applied.content(SNAPSHOT_EXPIRY)
+    everything = not by_policy or (whole is not None and whole.content.enable)
+    found = ExpiryChoice([], {}, [], everything)
     for table in tables:
         one = _of(applied, SNAPSHOT_EXPIRY, table.name)
         if (one is None and by_policy) or (one is not None and not one.content.enable):
@@ -70,6 +72,55 @@ class OrphanChoice(NamedTuple):
     """What to do with mismatches of prefixes; None if no policy says."""
 
 
+class _FolderLimits:
+    """The time before which files of each folder are deleted."""
+
+    def __init__(self, arguments: Mapping[str, Any], names: Names, now_ms: int, default_ms: int) -> None:
+        self.limits: dict[str, int] = {}
+        """As in `Search.limits`."""
+        self._by_policy = arguments.get("by_policy", False)
+        self._default = now_ms - default_ms
+        self._names = names
+        self._now_ms = now_ms
+        self._is_given = "older_than" in arguments
+        self._located: set[str] = set()
+        """Folders that `locations` of policies name."""
+
+    def add(self, places: Sequence[str], one: Enabled | None) -> None:
+        """Set the limits of the places of a target. The `locations` of its policy count only in these places, so that
+        a policy decides about nothing to which it does not apply."""
+        from polaris_spark.maintenance.policies.types import OrphanContent
+
+        found = self._before_ms(one)
+        own = one.content.locations if one is not None and isinstance(one.content, OrphanContent) else []
+        asked = {self._path_of(location) for location in own}
+        for place in map(self._path_of, places):
+            for path in [path for path in self._located if _is_within(path, place)]:
+                del self.limits[path]
+                self._located.remove(path)
+            self.limits[place] = found if not asked or any(_is_within(place, one) for one in asked) else 0
+            inside = {path for path in asked if path != place and _is_within(path, place)}
+            self.limits.update(dict.fromkeys(inside, found))
+            self._located.update(inside)
+
+    def _path_of(self, place: str) -> str:
+        return self._names.of(place).path.rstrip("/")
+
+    def _before_ms(self, one: Enabled | None) -> int:
+        """Return the time before which files are deleted that a policy applies to; 0 to keep all."""
+        from polaris_spark.maintenance.policies.types import DAY_MS, OrphanContent
+
+        if one is None:
+            return 0 if self._by_policy else self._default
+        if not one.content.enable:
+            return 0
+        if self._is_given:
+            return self._now_ms
+        assert isinstance(one.content, OrphanContent)
+        days = one.content.max_orphan_file_age_in_days
+        return self._default if days is None else self._now_ms - max(days, 1) * DAY_MS
+
+
 def choose_orphans(
     session: Session,
     arguments: Mapping[str, Any],
@@ -87,67 +138,32 @@ def choose_orphans(
     """
     import msgspec
 
-    from polaris_spark.catalog.catalogs.catalog import Catalog
     from polaris_spark.catalog.metadata.rows import Table
     from polaris_spark.catalog.rows import TABLE
     from polaris_spark.catalog.tables.contents import content_of, places
     from polaris_spark.catalog.tables.metadata_export import wanted
     from polaris_spark.maintenance.policies.applicable import AppliedPolicies
-    from polaris_spark.maintenance.policies.types import DAY_MS, ORPHAN_REMOVAL, OrphanConfig, OrphanContent
+    from polaris_spark.maintenance.policies.types import ORPHAN_REMOVAL, OrphanConfig
 
-    catalog: Catalog = session.catalog
-    by_policy, is_given = arguments.get("by_policy", False), "older_than" in arguments
+    catalog, folders = session.catalog, _FolderLimits(arguments, names, now_ms, default_ms)
     applied = AppliedPolicies(catalog)
     if applied.is_empty:
-        kept = {names.of(root).path.rstrip("/"): 0 for root in roots} if by_policy else {}
-        return OrphanChoice(now_ms - default_ms, kept, None)
-
-    def limit(one: Enabled | None) -> int:
-        """Return the time before which files are deleted; 0 to keep all."""
-        if one is None:
-            return 0 if by_policy else now_ms - default_ms
-        if not one.content.enable:
-            return 0
-        if is_given:
-            return now_ms
-        assert isinstance(one.content, OrphanContent)
-        days = one.content.max_orphan_file_age_in_days
-        return now_ms - (default_ms if days is None else max(days, 1) * DAY_MS)
-
-    limits: dict[str, int] = {}
-    located: set[str] = set()  # folders that `locations` of policies name
-
-    def path_of(place: str) -> str:
-        return names.of(place).path.rstrip("/")
-
-    def add(places: Sequence[str], one: Enabled | None) -> None:
-        """Set the limits of the places of a target. The `locations` of its policy count only in these places, so that
-        a policy decides about nothing to which it does not apply."""
-        found = limit(one)
-        own = one.content.locations if one is not None and isinstance(one.content, OrphanContent) else []
-        asked = {path_of(location) for location in own}
-        for place in map(path_of, places):
-            for path in [path for path in located if _is_within(path, place)]:
-                del limits[path]
-                located.remove(path)
-            limits[place] = found if not asked or any(_is_within(place, one) for one in asked) else 0
-            inside = {path for path in asked if path != place and _is_within(path, place)}
-            limits.update(dict.fromkeys(inside, found))
-            located.update(inside)
-
+        if arguments.get("by_policy", False):
+            folders.add(roots, None)
+        return OrphanChoice(now_ms - default_ms, folders.limits, None)
     whole = applied.content(ORPHAN_REMOVAL)
-    add(roots, whole)
-    head = catalog.head()
-    for table in wanted(head):
+    folders.add(roots, whole)
+    for table in wanted(catalog.head()):
         if table.kind != TABLE:
             continue
         one = _of(applied, ORPHAN_REMOVAL, table.name)
         if one is None or whole is None or one.policy.id != whole.policy.id:
-            add(["/".join(p) for p in places(content_of(catalog.reader, table.content, Table))], one)
+            content = content_of(catalog.reader, table.content, Table)
+            folders.add(["/".join(place) for place in places(content)], one)
     mismatch = None
     if whole is not None and whole.content.enable:
         mismatch = msgspec.convert(whole.content.config, OrphanConfig).prefix_mismatch_mode
-    return OrphanChoice(max([*limits.values(), 0]) or now_ms - default_ms, limits, mismatch)
+    return OrphanChoice(max([*folders.limits.values(), 0]) or now_ms - default_ms, folders.limits, mismatch)
 
 
 def _of(applied: AppliedPolicies, kind: str, name: TableName) -> Enabled | None:
@@ -163,7 +179,3 @@ def _of(applied: AppliedPolicies, kind: str, name: TableName) -> Enabled | None:
 def _is_within(path: str, folder: str) -> bool:
     """Whether a normalized path is that of a folder, or below it."""
     return path == folder or path.startswith(f"{folder}/")
-
-
-def _is_on(one: Enabled | None) -> bool:
-    return one is not None and one.content.enable

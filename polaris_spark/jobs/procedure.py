@@ -43,6 +43,11 @@ class Column(NamedTuple):
     """SQL name of the type, a key of `TYPES`."""
 
 
+def columns(text: str) -> tuple[Column, ...]:
+    """Return the columns of a list as in SQL, such as `name STRING, details MAP<STRING,STRING>`."""
+    return tuple([Column(*one.split(" ")) for one in text.split(", ")])
+
+
 IF_EXISTS = Parameter("if_exists", "BOOLEAN", "whether to do nothing if it does not exist")
 IF_NOT_EXISTS = Parameter("if_not_exists", "BOOLEAN", "whether to do nothing if it exists")
 

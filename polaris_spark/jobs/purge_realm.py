@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from polaris_spark.access.needs import Need, On
 from polaris_spark.errors import InputError
 from polaris_spark.jobs.maintenance import job
-from polaris_spark.jobs.procedure import Call, Column, Parameter
+from polaris_spark.jobs.procedure import Call, Parameter, columns
 
 if TYPE_CHECKING:
     from polaris_spark.maintenance.realm_purge import Purged
@@ -54,13 +54,8 @@ PROCEDURE = job(
             "deactivate the realm first if it is active, and purge it even if a migration is copying into it",
         ),
     ),
-    columns=(
-        Column("realm", "STRING"),
-        Column("instance", "STRING"),
-        Column("state", "STRING"),
-        Column("references", "BIGINT"),
-        Column("objects", "BIGINT"),
-        Column("deleted", "BOOLEAN"),
+    columns=columns(
+        "realm STRING, instance STRING, state STRING, references BIGINT, objects BIGINT, deleted BOOLEAN"
     ),
     run=_run,
     scope="store",

@@ -11,7 +11,7 @@ from polaris_spark.jobs.engine import engine_of
 from polaris_spark.jobs.identifiers import levels_named
 from polaris_spark.jobs.maintenance import OLDER_THAN, job, older_than
 from polaris_spark.jobs.policy_use import BY_POLICY, choose_orphans
-from polaris_spark.jobs.procedure import Call, Column, Parameter
+from polaris_spark.jobs.procedure import Call, Parameter, columns
 
 if TYPE_CHECKING:
     from polaris_spark.maintenance.orphans.candidates import Orphan, Search
@@ -79,7 +79,7 @@ def search_of(call: Call, arguments: Mapping[str, Any]) -> Search:
         raise InputError(f"max_files is {max_files}; it must be at least 1")
     names = Names(comparison(arguments.get("equal_schemes"), arguments.get("equal_authorities")))
     warehouse, folders = session.catalog.context.warehouse, _roots(session, arguments)
-    roots = tuple(outermost(folders, names))
+    roots = tuple(outermost(folders, names.of))
     policies = choose_orphans(session, arguments, roots, names, now, DEFAULT_AGE_MS)
     before = policies.before_ms if given is None else given
     require_old(now, before, force=arguments.get("force", False))
@@ -239,14 +239,7 @@ def row_of(outcome: FileOutcome) -> tuple[Any, ...]:
     return (outcome.location, outcome.size, time, outcome.owner, outcome.outcome, outcome.error)
 
 
-COLUMNS = (
-    Column("path", "STRING"),
-    Column("size", "BIGINT"),
-    Column("modified", "TIMESTAMP"),
-    Column("owner", "STRING"),
-    Column("outcome", "STRING"),
-    Column("error", "STRING"),
-)
+COLUMNS = columns("path STRING, size BIGINT, modified TIMESTAMP, owner STRING, outcome STRING, error STRING")
 
 PROCEDURE = job(
     name="remove_orphans",

@@ -7,7 +7,7 @@ from typing import Any
 
 from polaris_spark.access.needs import Need, On, When
 from polaris_spark.errors import InputError
-from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
+from polaris_spark.jobs.procedure import Call, Parameter, Procedure, columns
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -41,7 +41,7 @@ PROCEDURE = Procedure(
         ),
         Parameter("unset", "ARRAY<STRING>", "names of properties to remove"),
     ),
-    columns=(Column("property", "STRING"), Column("value", "STRING"), Column("before", "STRING")),
+    columns=columns("property STRING, value STRING, before STRING"),
     run=_run,
     over_http=True,
 )

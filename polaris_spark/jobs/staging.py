@@ -7,7 +7,7 @@ from typing import Any
 
 from polaris_spark.access.needs import Need, On
 from polaris_spark.jobs.merges import CONFLICTS, KEEP_LOG, MERGED, options, reads
-from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
+from polaris_spark.jobs.procedure import Call, Parameter, Procedure, columns
 from polaris_spark.names import AREA
 
 
@@ -42,7 +42,7 @@ STAGE = Procedure(
     comment="From now on, stage the changes of this Spark session in a staging area for its branch. Other sessions and "
     "processes can use the same area. It is created if it does not exist.",
     parameters=(_NAME,),
-    columns=(Column("state", "STRING"), Column("commit_number", "BIGINT")),
+    columns=columns("state STRING, commit_number BIGINT"),
     run=_stage,
     over_http=True,
     switches=True,

@@ -7,7 +7,7 @@ from typing import Any
 
 from polaris_spark.access.needs import Need, On
 from polaris_spark.jobs.engine import engine_of
-from polaris_spark.jobs.procedure import Call, Column, Procedure
+from polaris_spark.jobs.procedure import Call, Procedure, columns
 
 
 def _run(call: Call, _: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -20,14 +20,7 @@ PROCEDURE = Procedure(
     name="storage_summary",
     needs=(Need("CATALOG_READ_LOG", On.CATALOG),),
     parameters=(),
-    columns=(
-        Column("type", "STRING"),
-        Column("age_group", "INT"),
-        Column("age", "STRING"),
-        Column("objects", "BIGINT"),
-        Column("rows", "BIGINT"),
-        Column("bytes", "BIGINT"),
-    ),
+    columns=columns("type STRING, age_group INT, age STRING, objects BIGINT, rows BIGINT, bytes BIGINT"),
     run=_run,
     over_http=True,
     only_reads=True,

@@ -8,7 +8,7 @@ from typing import Any
 
 from polaris_spark.jobs.engine import engine_of
 from polaris_spark.jobs.maintenance import job, policy_of, unless_dry_run
-from polaris_spark.jobs.procedure import Call, Column, Parameter
+from polaris_spark.jobs.procedure import Call, Parameter, columns
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -61,16 +61,9 @@ PROCEDURE = job(
             "time for which unreachable rows and dropped references are kept; default: the property grace",
         ),
     ),
-    columns=(
-        Column("realm", "STRING"),
-        Column("type", "STRING"),
-        Column("objects", "BIGINT"),
-        Column("rows", "BIGINT"),
-        Column("bytes", "BIGINT"),
-        Column("deleted", "BOOLEAN"),
-        Column("older_than", "TIMESTAMP"),
-        Column("history_from", "TIMESTAMP"),
-        Column("fence", "BIGINT"),
+    columns=columns(
+        "realm STRING, type STRING, objects BIGINT, rows BIGINT, bytes BIGINT, deleted BOOLEAN, "
+        "older_than TIMESTAMP, history_from TIMESTAMP, fence BIGINT"
     ),
     run=_run,
     over_http=True,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from polaris_spark.access.needs import OPEN
-from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
+from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure, columns
 
 if TYPE_CHECKING:
     from polaris_spark.catalog.merges.transactions import Transactions
@@ -65,7 +65,7 @@ BEGIN = Procedure(
             "`snapshot`: only nothing that it changes",
         ),
     ),
-    columns=(_STATE, Column("isolation", "STRING"), Column("commit_number", "BIGINT")),
+    columns=(_STATE, *columns("isolation STRING, commit_number BIGINT")),
     run=_begin,
     switches=True,
 )
@@ -74,7 +74,7 @@ COMMIT = Procedure(
     needs=OPEN,
     comment="Commit the transaction of this Spark session.",
     parameters=(),
-    columns=(_STATE, Column("kind", "STRING"), Column("name", "STRING"), Column("action", "STRING")),
+    columns=(_STATE, *columns("kind STRING, name STRING, action STRING")),
     run=_commit,
     switches=True,
 )

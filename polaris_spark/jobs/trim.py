@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from polaris_spark.jobs.maintenance import job, policy_of, unless_dry_run
-from polaris_spark.jobs.procedure import Call, Column, Parameter
+from polaris_spark.jobs.procedure import Call, Parameter, columns
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -36,11 +36,8 @@ PROCEDURE = job(
         ),
         Parameter("dry_run", "BOOLEAN", "only report what would be trimmed"),
     ),
-    columns=(
-        Column("reference", "STRING"),
-        Column("first_commit_before", "BIGINT"),
-        Column("first_commit", "BIGINT"),
-        Column("first_commit_time", "TIMESTAMP"),
+    columns=columns(
+        "reference STRING, first_commit_before BIGINT, first_commit BIGINT, first_commit_time TIMESTAMP"
     ),
     run=_run,
     over_http=True,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from polaris_spark.access.needs import Need, On
 from polaris_spark.jobs.identifiers import levels_named
-from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
+from polaris_spark.jobs.procedure import Call, Parameter, Procedure, columns
 
 if TYPE_CHECKING:
     from polaris_spark.catalog.entities.entities import TableName
@@ -44,7 +44,7 @@ PROCEDURE = Procedure(
         Parameter("to", "STRING", "a new name; by default, the old one"),
         Parameter("commit", "BIGINT", "number of the commit that dropped it; by default, the newest one"),
     ),
-    columns=(Column("kind", "STRING"), Column("name", "STRING")),
+    columns=columns("kind STRING, name STRING"),
     run=_run,
     over_http=True,
 )

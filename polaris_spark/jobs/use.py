@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from polaris_spark.access.needs import OPEN
-from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
+from polaris_spark.jobs.procedure import Call, Parameter, Procedure, columns
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -33,12 +33,7 @@ PROCEDURE = Procedure(
             "state is only shown",
         ),
     ),
-    columns=(
-        Column("state", "STRING"),
-        Column("commit_number", "BIGINT"),
-        Column("commit_id", "BIGINT"),
-        Column("committed_at", "TIMESTAMP"),
-    ),
+    columns=columns("state STRING, commit_number BIGINT, commit_id BIGINT, committed_at TIMESTAMP"),
     run=_run,
     only_reads=True,
     switches=True,

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from polaris_spark.commits.change import Change, Operation
-from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.change import Change, Operation, Unrepeated
 from polaris_spark.commits.settings import OPERATIONS
 from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.errors import ReferenceGoneError
@@ -84,7 +83,7 @@ def compact_reference(
         yield CompactionResult(name, index, size_of(before, index), size_of(after, index))
 
 
-class _Portion(Change[None, Compacted]):
+class _Portion(Unrepeated, Change[None, Compacted]):
     """Change that rewrites a group of consecutive leaves of an index, if that reduces their number."""
 
     onto_protected = True
@@ -102,9 +101,6 @@ class _Portion(Change[None, Compacted]):
 
     def apply(self, state: State, prepared: None) -> Compacted:
         return state.compact(self.index, self.start, self.leaves)
-
-    def repeat(self, state: State, entries: list[LogEntry]) -> Compacted:
-        raise AssertionError("compaction has no operation id, so it cannot be a repeated request")
 
 
 def size_of(reader: CommitReader, name: str) -> IndexSize:

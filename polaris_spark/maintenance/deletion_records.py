@@ -16,8 +16,7 @@ import msgspec
 from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.catalog.catalogs.catalogs import ensure_reference
 from polaris_spark.catalog.rows import CatalogRow
-from polaris_spark.commits.change import Change, Operation
-from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.change import Change, Operation, Unrepeated
 from polaris_spark.commits.state import State
 from polaris_spark.index import Entry
 from polaris_spark.objects import object_type
@@ -59,7 +58,7 @@ def deletions_reference(row: CatalogRow) -> str:
     return f"cat/{row.entity_id:x}/deletions"
 
 
-class _Record(Change[None, None]):
+class _Record(Unrepeated, Change[None, None]):
     """Change that adds batches of deleted files to the record, and removes batches that are older than `before`: the
     oldest ones, at most `2 * _BATCHES_OF_A_COMMIT` of them."""
 
@@ -78,9 +77,6 @@ class _Record(Change[None, None]):
         for batch in self.batches:
             id = state.add(batch)
             state.put(DELETIONS, batch.time.to_bytes(8, "big") + id.to_bytes(8, "big"), Entry(id))
-
-    def repeat(self, state: State, entries: list[LogEntry]) -> None:
-        raise AssertionError("recording deletions has no operation id, so it cannot be a repeated request")
 
 
 def record_deletions(

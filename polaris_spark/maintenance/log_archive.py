@@ -27,8 +27,8 @@ from polaris_spark.catalog.branches.archived_log import (
     stored_log,
 )
 from polaris_spark.catalog.catalogs.catalogs import ensure_reference
-from polaris_spark.commits.change import Change, Operation
-from polaris_spark.commits.rows import INLINE_PARENTS, Commit, Head, LogEntry
+from polaris_spark.commits.change import Change, Operation, Unrepeated
+from polaris_spark.commits.rows import INLINE_PARENTS, Commit, Head
 from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.errors import CorruptionError
 from polaris_spark.index import Entry
@@ -44,7 +44,7 @@ _REMOVED_TOGETHER = 500
 """Maximum number of parts that one commit to the archive removes."""
 
 
-class _Upkeep(Change[None, None]):
+class _Upkeep(Unrepeated, Change[None, None]):
     """A change of the archive. It is repeated by the next trim if its outcome is not known."""
 
     def __init__(self, operation: Operation) -> None:
@@ -52,11 +52,6 @@ class _Upkeep(Change[None, None]):
 
     def prepare(self, view: State) -> None:
         return None
-
-    def repeat(self, state: State, entries: list[LogEntry]) -> None:
-        raise AssertionError(
-            "a change of the log archive has no operation id, so it cannot be a repeated request"
-        )
 
 
 class _Add(_Upkeep):

@@ -9,7 +9,7 @@ import msgspec
 
 from polaris_spark.clock import Clock
 from polaris_spark.commits.builder import Built
-from polaris_spark.commits.change import Change, Operation, PrepareAgain
+from polaris_spark.commits.change import Change, ClockedChange, Operation, PrepareAgain, Unrepeated
 from polaris_spark.commits.log import ancestor
 from polaris_spark.commits.rows import Commit, Head, LogEntry
 from polaris_spark.commits.state import CommitReader, State
@@ -315,16 +315,12 @@ class AlterReference(RegistryChange[int]):
         return self.record(state, found._replace(registration=altered), prepared, summary)
 
 
-class DropCatalogReferences(Change[int, list[Registered]]):
+class DropCatalogReferences(Unrepeated, ClockedChange[list[Registered]]):
     """Drop the live references whose names begin with a prefix, in one commit, because their catalog was dropped."""
 
     def __init__(self, prefix: str, operation: Operation, clock: Clock) -> None:
+        super().__init__(clock, operation)
         self.prefix = prefix
-        self.operation = operation
-        self.clock = clock
-
-    def prepare(self, view: State) -> int:
-        return self.clock.now_ms()
 
     def apply(self, state: State, prepared: int) -> list[Registered]:
         dropped = []
@@ -341,11 +337,8 @@ class DropCatalogReferences(Change[int, list[Registered]]):
                 dropped.append(_record(state, changed, prepared, DropReference.action, self.operation))
         return dropped
 
-    def repeat(self, state: State, entries: list[LogEntry]) -> list[Registered]:
-        raise AssertionError("this change has no operation id, so it cannot be repeated")
 
-
-class RestoreCatalogReferences(Change[tuple[int, dict[Registered, Head]], list[Registered]]):
+class RestoreCatalogReferences(Unrepeated, Change[tuple[int, dict[Registered, Head]], list[Registered]]):
     """Restore the references whose names begin with a prefix and which were dropped with their catalog, in one
     commit."""
 
@@ -370,24 +363,17 @@ class RestoreCatalogReferences(Change[tuple[int, dict[Registered, Head]], list[R
             restored.append(_record(state, changed, now, UndropReference.action, self.operation))
         return restored
 
-    def repeat(self, state: State, entries: list[LogEntry]) -> list[Registered]:
-        raise AssertionError("this change has no operation id, so it cannot be repeated")
-
     def _dropped(self, state: State) -> list[Registered]:
         return [one for one in _below(state, self.prefix) if was_dropped_with_catalog(one)]
 
 
-class EndReference(Change[int, None]):
+class EndReference(Unrepeated, ClockedChange[None]):
     """Change that ends the registrations of dropped references. Registrations that have changed since they were listed
     are skipped."""
 
     def __init__(self, dropped: Sequence[Registered], operation: Operation, clock: Clock) -> None:
+        super().__init__(clock, operation)
         self.dropped = dropped
-        self.operation = operation
-        self.clock = clock
-
-    def prepare(self, view: State) -> int:
-        return self.clock.now_ms()
 
     def apply(self, state: State, prepared: int) -> None:
         for registered in self.dropped:
@@ -397,9 +383,6 @@ class EndReference(Change[int, None]):
                 continue
             state.remove(REFERENCES, key)
             state.log(LogEntry(b"", self.operation.principal, prepared, ENDED, r.generation, key))
-
-    def repeat(self, state: State, entries: list[LogEntry]) -> None:
-        raise AssertionError("a change that ends registrations has no operation id, so it cannot be repeated")
 
 
 def _record(

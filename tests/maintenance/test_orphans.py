@@ -165,6 +165,6 @@ def test_a_place_without_an_authority_is_of_any_storage(location: str) -> None:
 
 def test_folders_inside_others_are_listed_once() -> None:
     roots = ["s3://b/w", "s3a://b/w/", "s3://b/w/t", "s3://b/wide", "s3://other/w/t"]
-    assert outermost(roots, NAMES) == ["s3://b/w", "s3://b/wide", "s3://other/w/t"]
+    assert outermost(roots, NAMES.of) == ["s3://b/w", "s3://b/wide", "s3://other/w/t"]
     assert is_below(NAMES.of("s3://b/w/t"), NAMES.of("s3://b/"))
     assert not is_below(NAMES.of("s3://b/wide"), NAMES.of("s3://b/w"))

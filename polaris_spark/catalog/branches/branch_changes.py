@@ -14,12 +14,13 @@ transactions and `undrop`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 from polaris_spark.catalog.branches.branches import (
     Branch,
+    Kind,
     branch_of,
     is_protected,
+    references_of,
     require_name,
     require_stored,
     tag_of,
@@ -30,7 +31,7 @@ from polaris_spark.catalog.branches.protection import CopyProtection
 from polaris_spark.catalog.branches.states import catalog_at
 from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.catalog.catalogs.catalogs import catalog_key
-from polaris_spark.catalog.catalogs.references import head_name, tag_name
+from polaris_spark.catalog.catalogs.references import head_name
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import Head, LogEntry
 from polaris_spark.commits.settings import PROTECTION
@@ -44,50 +45,28 @@ from polaris_spark.errors import (
 from polaris_spark.names import AREA, MAIN
 
 
-def rename_branch(catalog: Catalog, name: str, to: str, operation: Operation) -> Branch:
-    """Rename a branch. Its commits stay as they are; a process that has the branch open gets an error.
+def rename(catalog: Catalog, kind: Kind, name: str, to: str, operation: Operation) -> Branch:
+    """Rename a branch or tag. Its commits stay as they are; a process that has the branch open gets an error.
 
     Raises:
         AlreadyExistsError: a branch or tag has the new name.
-        BadRequestError: it is the branch main, or no branch can have the new name.
-        NotFoundError: the branch does not exist.
+        BadRequestError: it is the branch main, or no branch or tag can have the new name.
+        NotFoundError: the branch or tag does not exist.
         ProtectedBranchError: the branch is protected.
     """
-    if name == MAIN:
+    if kind == "branch" and name == MAIN:
         raise BadRequestError(f"the branch {MAIN!r} of catalog {catalog.name!r} cannot be renamed")
-    renamed = _renamed(catalog, "branch", name, to, operation)
-    catalog.opened_branches.discard(name)
-    return renamed
-
-
-def rename_tag(catalog: Catalog, name: str, to: str, operation: Operation) -> Branch:
-    """Rename a tag. It keeps its commit.
-
-    Raises:
-        AlreadyExistsError: a branch or tag has the new name.
-        BadRequestError: no tag can have the new name.
-        NotFoundError: the tag does not exist.
-    """
-    return _renamed(catalog, "tag", name, to, operation)
-
-
-def _renamed(
-    catalog: Catalog, kind: Literal["branch", "tag"], name: str, to: str, operation: Operation
-) -> Branch:
     require_name(kind, to)
-    row = catalog.row
-    if kind == "branch":
-        branch_of(catalog, name)
-        before, after, rival = head_name(row, name), head_name(row, to), tag_name(row, to)
-    else:
-        tag_of(catalog, name)
-        before, after, rival = tag_name(row, name), tag_name(row, to), head_name(row, to)
+    before = _existing(catalog, kind, name)
+    after, rival = references_of(catalog, kind, to)
     try:
         renamed = catalog.references.rename(before, after, operation, rivals=(rival,))
     except AlreadyExistsError as error:
         raise taken(catalog, to) from error
     except ProtectedBranchError as error:
         raise is_protected(name, error) from error
+    if kind == "branch":
+        catalog.opened_branches.discard(name)
     return Branch(to, renamed.first_head(), renamed.registration)
 
 
@@ -164,31 +143,25 @@ def protect_branch(catalog: Catalog, name: str, operation: Operation, *, protect
     return _present(catalog, name, reference)
 
 
-def alter_branch(
-    catalog: Catalog, name: str, operation: Operation, changes: Mapping[str, str | int]
+def alter(
+    catalog: Catalog, kind: Kind, name: str, operation: Operation, changes: Mapping[str, str | int]
 ) -> Branch:
-    """Change the owner or the comment of a branch, or how long its history is kept.
+    """Change the owner or the comment of a branch or tag, or how long the history of a branch is kept.
 
     Args:
         changes: the new `owner`, `comment`, `keep_ms` and `keep_commits`; a field that is missing is not changed.
     Raises:
-        NotFoundError: the branch does not exist.
+        NotFoundError: the branch or tag does not exist.
     """
-    branch_of(catalog, name)
-    return _altered(catalog, name, head_name(catalog.row, name), operation, changes)
-
-
-def alter_tag(catalog: Catalog, name: str, operation: Operation, changes: Mapping[str, str | int]) -> Branch:
-    """Change the owner or the comment of a tag. The arguments and errors are those of `alter_branch`."""
-    tag_of(catalog, name)
-    return _altered(catalog, name, tag_name(catalog.row, name), operation, changes)
-
-
-def _altered(
-    catalog: Catalog, name: str, reference: str, operation: Operation, changes: Mapping[str, str | int]
-) -> Branch:
+    reference = _existing(catalog, kind, name)
     catalog.references.alter(reference, operation, changes)
     return _present(catalog, name, reference)
+
+
+def _existing(catalog: Catalog, kind: Kind, name: str) -> str:
+    """Return the name of the reference of a branch or tag, which must exist."""
+    _ = branch_of(catalog, name) if kind == "branch" else tag_of(catalog, name)
+    return references_of(catalog, kind, name)[0]
 
 
 def _present(catalog: Catalog, name: str, reference: str) -> Branch:

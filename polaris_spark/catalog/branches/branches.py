@@ -8,7 +8,7 @@ commits. Its row keeps its commit, and the files that the commit needs, as the r
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from polaris_spark.catalog.branches.merge_base import BeginBranch, Contained
 from polaris_spark.catalog.catalogs.catalog import Catalog
@@ -29,7 +29,8 @@ from polaris_spark.errors import (
 )
 from polaris_spark.names import AREA, MAIN, problem_of_part
 from polaris_spark.system.registrations import Description, Registered, Registration
-from polaris_spark.system.registry_changes import FirstChange
+
+Kind = Literal["branch", "tag"]
 
 _SEPARATORS = "@#"
 """Characters that separate the name of a table from a branch or time."""
@@ -114,8 +115,9 @@ def tags(catalog: Catalog) -> list[Branch]:
     return _listed(catalog, tags_prefix(catalog.row))
 
 
-def create_branch(
+def create(
     catalog: Catalog,
+    kind: Kind,
     name: str,
     operation: Operation,
     *,
@@ -123,21 +125,21 @@ def create_branch(
     point: str = "",
     comment: str = "",
 ) -> Branch:
-    """Create a branch that begins at a commit of another branch, or at a tag.
+    """Create a branch that begins at a commit of another branch, or at a tag; or create a tag of such a commit.
 
     Args:
         source: name of the other branch, or of the tag.
         point: the commit, by number, id or time; empty for the newest.
-        comment: free text about the branch, for users.
+        comment: free text about the branch or tag, for users.
     Raises:
         AlreadyExistsError: a branch or tag of this name exists.
-        BadRequestError: no branch can have this name.
+        BadRequestError: no branch or tag can have this name.
         HistoryTrimmedError: the commit is no longer stored.
         InputError: `point` is not a commit of the other branch.
         NotFoundError: the other branch does not exist.
     """
-    require_name("branch", name)
-    return _create_branch(catalog, name, operation, source, point, comment)
+    require_name(kind, name)
+    return _create(catalog, kind, name, operation, source, point, comment)
 
 
 def create_area(catalog: Catalog, name: str, operation: Operation, target: str) -> Branch:
@@ -152,32 +154,7 @@ def create_area(catalog: Catalog, name: str, operation: Operation, target: str) 
     """
     require_name("staging area", name.removeprefix(AREA))
     branch_of(catalog, target)
-    return _create_branch(catalog, name, operation, target, "", "")
-
-
-def _create_branch(
-    catalog: Catalog, name: str, operation: Operation, source: str, point: str, comment: str
-) -> Branch:
-    reference, rival = head_name(catalog.row, name), tag_name(catalog.row, name)
-    made = _create(catalog, name, (reference, rival), operation, source, point, comment, first=_begin)
-    bind_branch(catalog.references, catalog.context, operation._replace(id=b""), catalog.row, reference)
-    return Branch(name, made.first_head(), made.registration)
-
-
-def create_tag(
-    catalog: Catalog,
-    name: str,
-    operation: Operation,
-    *,
-    source: str = MAIN,
-    point: str = "",
-    comment: str = "",
-) -> Branch:
-    """Create a tag of a commit of a branch. The arguments and errors are those of `create_branch`."""
-    require_name("tag", name)
-    references = tag_name(catalog.row, name), head_name(catalog.row, name)
-    made = _create(catalog, name, references, operation, source, point, comment)
-    return Branch(name, made.first_head(), made.registration)
+    return _create(catalog, "branch", name, operation, target, "", "")
 
 
 def drop_branch(catalog: Catalog, name: str, operation: Operation, *, expected: int | None = None) -> None:
@@ -204,7 +181,7 @@ def drop_branch(catalog: Catalog, name: str, operation: Operation, *, expected: 
         try:
             _require_newest(catalog, name, catalog.references.sealed_head(dropped), expected)
         except CommitFailedError:
-            undrop_branch(catalog, name, operation._replace(id=b""))
+            undrop(catalog, "branch", name, operation._replace(id=b""))
             raise
 
 
@@ -226,29 +203,37 @@ def drop_tag(catalog: Catalog, name: str, operation: Operation) -> None:
     catalog.references.drop(tag_name(catalog.row, name), operation)
 
 
-def undrop_branch(catalog: Catalog, name: str, operation: Operation) -> Branch:
-    """Restore a dropped branch with its last commit.
+def undrop(catalog: Catalog, kind: Kind, name: str, operation: Operation) -> Branch:
+    """Restore a dropped branch with its last commit, or a dropped tag.
 
     Raises:
-        AlreadyExistsError: a tag of this name exists.
-        NotFoundError: no dropped branch has this name, or its grace period has ended.
+        AlreadyExistsError: a tag or branch of this name exists.
+        NotFoundError: no dropped branch or tag has this name, or its grace period has ended.
     """
-    reference = head_name(catalog.row, name)
-    restored = _undrop(catalog, "branch", name, (reference, tag_name(catalog.row, name)), operation)
-    bind_branch(catalog.references, catalog.context, operation._replace(id=b""), catalog.row, reference)
-    return Branch(name, restored.first_head(), restored.registration)
+    reference, rival = references_of(catalog, kind, name)
+    try:
+        restored = catalog.references.undrop(reference, operation, rivals=(rival,))
+    except AlreadyExistsError as error:
+        raise taken(catalog, name) from error
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"catalog {catalog.name!r} has no dropped {kind} {name!r} that can be restored"
+        ) from error
+    return _bound(catalog, kind, name, operation, restored)
 
 
-def undrop_tag(catalog: Catalog, name: str, operation: Operation) -> Branch:
-    """Restore a dropped tag.
+def references_of(catalog: Catalog, kind: Kind, name: str) -> tuple[str, str]:
+    """Return the name of the reference of a branch or tag, and the name that it would have as the other kind."""
+    names = head_name(catalog.row, name), tag_name(catalog.row, name)
+    return names if kind == "branch" else names[::-1]
 
-    Raises:
-        AlreadyExistsError: a branch of this name exists.
-        NotFoundError: no dropped tag has this name, or its grace period has ended.
-    """
-    references = tag_name(catalog.row, name), head_name(catalog.row, name)
-    restored = _undrop(catalog, "tag", name, references, operation)
-    return Branch(name, restored.first_head(), restored.registration)
+
+def _bound(catalog: Catalog, kind: Kind, name: str, operation: Operation, made: Registered) -> Branch:
+    """Return a branch or tag that was created or restored. The branch gets a copy of the catalog's properties."""
+    if kind == "branch":
+        reference = head_name(catalog.row, name)
+        bind_branch(catalog.references, catalog.context, operation._replace(id=b""), catalog.row, reference)
+    return Branch(name, made.first_head(), made.registration)
 
 
 def _listed(catalog: Catalog, prefix: str) -> list[Branch]:
@@ -269,44 +254,30 @@ def _registered(catalog: Catalog, prefix: str) -> dict[str, Registered]:
 
 
 def _create(
-    catalog: Catalog,
-    name: str,
-    references: tuple[str, str],
-    operation: Operation,
-    source: str,
-    point: str,
-    comment: str,
-    *,
-    first: FirstChange | None = None,
-) -> Registered:
-    """Register a branch or tag.
-
-    Args:
-        references: the name of its reference, and the name that the reference would have as the other kind (branch or
-            tag).
-        first: see `References.create`.
-    """
+    catalog: Catalog, kind: Kind, name: str, operation: Operation, source: str, point: str, comment: str
+) -> Branch:
     begin = _source(catalog, source, point)
     description = Description(operation.principal, comment, f"{source}#{point}" if point else source)
-    reference, rival = references
-    create = partial(
+    reference, rival = references_of(catalog, kind, name)
+    register = partial(
         catalog.references.create,
         reference,
         operation,
         description=description,
         rivals=(rival,),
-        first=first,
+        first=_begin if kind == "branch" else None,
     )
     try:
         try:
-            return create(source=begin)
+            made = register(source=begin)
         except HistoryTrimmedError:
             if point:
                 raise
             # Since the newest commit was read, the branch has got others, and the history before them was trimmed.
-            return create(source=_source(catalog, source, point))
+            made = register(source=_source(catalog, source, point))
     except AlreadyExistsError as error:
         raise taken(catalog, name) from error
+    return _bound(catalog, kind, name, operation, made)
 
 
 def _source(catalog: Catalog, name: str, point: str) -> CommitReader:
@@ -321,20 +292,6 @@ def _source(catalog: Catalog, name: str, point: str) -> CommitReader:
 
 def _begin(id: int, source: Head) -> BeginBranch:
     return BeginBranch(id, Contained(source.number, source.commit))
-
-
-def _undrop(
-    catalog: Catalog, kind: str, name: str, references: tuple[str, str], operation: Operation
-) -> Registered:
-    reference, rival = references
-    try:
-        return catalog.references.undrop(reference, operation, rivals=(rival,))
-    except AlreadyExistsError as error:
-        raise taken(catalog, name) from error
-    except NotFoundError as error:
-        raise NotFoundError(
-            f"catalog {catalog.name!r} has no dropped {kind} {name!r} that can be restored"
-        ) from error
 
 
 def require_name(kind: str, name: str) -> None:

@@ -19,11 +19,10 @@ from polaris_spark.catalog.branches.merge_base import CHECKS
 from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.catalog.catalogs.catalogs import catalog_key
 from polaris_spark.catalog.catalogs.references import head_name
-from polaris_spark.catalog.entities.entities import CatalogChange, Context
+from polaris_spark.catalog.entities.entities import Context, TimedChange
 from polaris_spark.catalog.materialized.sql_tokens import Tokens
 from polaris_spark.catalog.rows import CatalogRow
-from polaris_spark.commits.change import Operation
-from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.change import Operation, Unrepeated
 from polaris_spark.commits.settings import PROTECTION
 from polaris_spark.commits.state import State, reading_state
 from polaris_spark.errors import AlreadyExistsError, BadRequestError, NotFoundError
@@ -132,7 +131,7 @@ def _query(check: Check) -> str:
         ) from error
 
 
-class _Change(CatalogChange[int, None]):
+class _Change(Unrepeated, TimedChange[None]):
     onto_protected = True
 
     def __init__(
@@ -143,12 +142,6 @@ class _Change(CatalogChange[int, None]):
         self._branch = branch
         self._name = name
         self._key = CHECKS + name.encode()
-
-    def prepare(self, view: State) -> int:
-        return self.context.clock.now_ms()
-
-    def repeat(self, state: State, entries: list[LogEntry]) -> None:
-        raise AssertionError("a change of checks has no operation id, so it is never repeated")
 
     def _log(self, state: State, now: int, sql: str) -> None:
         summary = {"check": self._name, "sql": sql}

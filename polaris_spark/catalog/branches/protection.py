@@ -16,8 +16,7 @@ import logging
 from polaris_spark.catalog.catalogs.catalogs import catalog_key
 from polaris_spark.catalog.entities.entities import CatalogChange, Context
 from polaris_spark.catalog.rows import CatalogRow
-from polaris_spark.commits.change import Operation
-from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.change import Operation, Unrepeated
 from polaris_spark.commits.settings import PROTECTED, PROTECTION
 from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.errors import NotFoundError, PolarisError
@@ -28,7 +27,7 @@ from polaris_spark.system.registry import References
 log = logging.getLogger("polaris_spark")
 
 
-class CopyProtection(CatalogChange[tuple[int, Registered], None]):
+class CopyProtection(Unrepeated, CatalogChange[tuple[int, Registered], None]):
     """Copy the protection of a branch from its registration to its commits."""
 
     onto_protected = True
@@ -63,9 +62,6 @@ class CopyProtection(CatalogChange[tuple[int, Registered], None]):
             state.put(PROTECTION, PROTECTED, entry)
             self.action = "protect-branch" if r.protected else "unprotect-branch"
             self.record(state, now, self._row.entity_id, catalog_key(self._row.name))
-
-    def repeat(self, state: State, entries: list[LogEntry]) -> None:
-        raise AssertionError("repeat() must not be called: this change has no operation id")
 
 
 def complete_protection(

@@ -39,7 +39,7 @@ from polaris_spark.catalog.entities.properties import GC_ENABLED, WAREHOUSE
 from polaris_spark.catalog.files.locations import overlap
 from polaris_spark.catalog.rows import CATALOG, DROPPED, NAMES, PROPERTIES, CatalogRow, DroppedMark, id_bytes
 from polaris_spark.clock import Clock
-from polaris_spark.commits.change import Change, Operation
+from polaris_spark.commits.change import ClockedChange, Operation, Unrepeated
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
 from polaris_spark.errors import AlreadyExistsError, ForbiddenError, NotFoundError, ReferenceGoneError
@@ -144,17 +144,13 @@ class UndropCatalog(TimedChange[CatalogRow]):
         return state.get(entries[-1].after, CatalogRow)
 
 
-class _EndChange(Change[int, None]):
+class _EndChange(Unrepeated, ClockedChange[None]):
     """Base class of the changes by which jobs end dropped catalogs."""
 
     action: str
 
     def __init__(self, operation: Operation, clock: Clock) -> None:
-        self.operation = operation._replace(id=b"")
-        self._clock = clock
-
-    def prepare(self, view: State) -> int:
-        return self._clock.now_ms()
+        super().__init__(clock, operation._replace(id=b""))
 
     def put(self, state: State, now: int, before: DroppedCatalog, after: DroppedMark | None) -> None:
         """Change the mark of a dropped catalog, or remove it if `after` is None. If the catalog has been restored since
@@ -170,9 +166,6 @@ class _EndChange(Change[int, None]):
         key, summary = catalog_prefix(before.row).rstrip("/").encode(), {"catalog": before.row.name}
         who, entity = self.operation.principal, before.row.entity_id
         state.log(LogEntry(b"", who, now, self.action, entity, key, summary=summary))
-
-    def repeat(self, state: State, entries: list[LogEntry]) -> None:
-        raise AssertionError("this change has no operation id, so it cannot be repeated")
 
 
 class EndCatalogs(_EndChange):

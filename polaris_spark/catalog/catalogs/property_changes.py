@@ -30,7 +30,7 @@ from polaris_spark.catalog.entities.entities import CatalogChange, Context, Time
 from polaris_spark.catalog.entities.properties import changed, checked, require_bounded, require_settable
 from polaris_spark.catalog.metadata.bounds import require_properties_within
 from polaris_spark.catalog.rows import NAMES, PROPERTIES, ROW, CatalogRow, id_bytes
-from polaris_spark.commits.change import Operation
+from polaris_spark.commits.change import Operation, Unrepeated
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.errors import (
@@ -111,7 +111,7 @@ class SetProperties(TimedChange[CatalogRow]):
         return state.get(entries[-1].after, CatalogRow)
 
 
-class CopyRow(CatalogChange[tuple[int, StoredCatalog | None], None]):
+class CopyRow(Unrepeated, CatalogChange[tuple[int, StoredCatalog | None], None]):
     """Write a copy of the catalog's current row to a branch, unless the branch has this copy already.
 
     The log entry has no content before or after the change, because the catalog is not an entity of its branch. The
@@ -142,9 +142,6 @@ class CopyRow(CatalogChange[tuple[int, StoredCatalog | None], None]):
         state.put(PROPERTIES, ROW, Entry(state.add(found.row), id_bytes(found.pointer)))
         key, summary = catalog_key(found.row.name), _summary(before.properties, found.row.properties)
         self.record(state, now, found.row.entity_id, key, summary=summary, principal=found.set_by)
-
-    def repeat(self, state: State, entries: list[LogEntry]) -> None:
-        raise AssertionError("the copy of a row has no operation id, so it is never repeated")
 
 
 def is_missing(row: CatalogRow, found: StoredCatalog | None, copy: Entry | None) -> bool:

@@ -28,8 +28,7 @@ from polaris_spark.catalog.rows import (
     id_from,
 )
 from polaris_spark.clock import Clock
-from polaris_spark.commits.change import Change, Operation
-from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.change import LoggedChange, Operation
 from polaris_spark.commits.state import State
 from polaris_spark.config import Properties
 from polaris_spark.errors import (
@@ -290,55 +289,12 @@ def put(state: State, key: bytes, found: NameEntry) -> None:
     state.put(NAMES, key, Entry(found.content, id_bytes(found.entity_id)))
 
 
-class CatalogChange(Change[P, R]):
+class CatalogChange(LoggedChange[P, R]):
     """Base class of changes to catalogs and their content."""
-
-    action: str
 
     def __init__(self, context: Context, operation: Operation) -> None:
         self.context = context
         self.operation = operation
-
-    def record(
-        self,
-        state: State,
-        now: int,
-        entity_id: int,
-        key: bytes,
-        *,
-        before: int = 0,
-        after: int = 0,
-        summary: dict[str, str] | None = None,
-        old_key: bytes = b"",
-        result: bytes = b"",
-        principal: str | None = None,
-    ) -> None:
-        """Add a log entry for this change.
-
-        Args:
-            now: time of the change, in milliseconds since 1970.
-            key: key of the entity in the index `names`.
-            before: object id of the entity's content before the change; 0 if the change creates the entity.
-            after: object id of the entity's content after the change; 0 if the change removes the entity.
-            old_key: key of the entity before a rename.
-            principal: the principal that the change is logged for, by default the principal of the operation.
-        """
-        operation = self.operation
-        state.log(
-            LogEntry(
-                operation.id,
-                principal or operation.principal,
-                now,
-                self.action,
-                entity_id,
-                key,
-                before,
-                after,
-                {**(summary or {}), **dict(operation.notes)},
-                result,
-                old_key,
-            )
-        )
 
 
 class TimedChange(CatalogChange[int, R]):

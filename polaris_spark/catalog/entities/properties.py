@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from polaris_spark.catalog.files.files import absolute
 from polaris_spark.catalog.files.locations import segments
-from polaris_spark.catalog.metadata.versions import SUPPORTED_FORMAT_VERSION
+from polaris_spark.catalog.metadata.rows import SUPPORTED_FORMAT_VERSION
 from polaris_spark.catalog.rows import PROPERTIES, ROW, CatalogRow
 from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.config import Properties

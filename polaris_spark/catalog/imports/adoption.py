@@ -32,8 +32,7 @@ from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.catalog.tables.contents import holdings_of, occupy, require_ownable
 from polaris_spark.catalog.tables.metadata_files import read_text
-from polaris_spark.commits.change import Operation
-from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.change import Operation, Unrepeated
 from polaris_spark.commits.state import State
 from polaris_spark.errors import BadRequestError, ForbiddenError, NoSuchTableError, SourceError
 
@@ -121,7 +120,7 @@ def _is_linked_folder(location: str) -> bool:
     return path is not None and path.is_symlink() and path.is_dir()
 
 
-class Adopt(TimedChange[tuple[str, ...]]):
+class Adopt(Unrepeated, TimedChange[tuple[str, ...]]):
     """Change that makes a table or view the owner of some of its unconfirmed locations. Its result is the newly owned
     locations."""
 
@@ -164,6 +163,3 @@ class Adopt(TimedChange[tuple[str, ...]]):
             state, prepared, found.entity_id, key, before=found.content, after=content, summary=summary
         )
         return done
-
-    def repeat(self, state: State, entries: list[LogEntry]) -> tuple[str, ...]:
-        raise AssertionError("an adoption has no operation id, so it is never repeated")

@@ -37,8 +37,7 @@ from polaris_spark.catalog.tables.contents import (
     holdings_of,
     require_available,
 )
-from polaris_spark.commits.change import Operation
-from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.change import Operation, Unrepeated
 from polaris_spark.commits.state import State
 from polaris_spark.errors import AlreadyExistsError, BadRequestError, ForbiddenError, InputError, RequestError
 
@@ -82,7 +81,7 @@ class Placement(NamedTuple):
     `metadata_location`."""
 
 
-class PlaceImported(TimedChange[list[ImportOutcome]]):
+class PlaceImported(Unrepeated, TimedChange[list[ImportOutcome]]):
     """Add many imported tables and views to a catalog. Missing namespaces are created in the same commit.
 
     A table or view whose name or location conflicts with another is not added, and its outcome says why. The others are
@@ -108,9 +107,6 @@ class PlaceImported(TimedChange[list[ImportOutcome]]):
             except (RequestError, InputError) as error:
                 outcomes.append(ImportOutcome(FAILED, str(error)))
         return outcomes
-
-    def repeat(self, state: State, entries: list[LogEntry]) -> list[ImportOutcome]:
-        raise AssertionError("an import has no operation id, so it is never repeated")
 
     def _place(self, state: State, now: int, placement: Placement) -> ImportOutcome:
         """Add one table or view. All checks are made before the first change of `state`, because changes cannot be
@@ -203,7 +199,7 @@ def ensure_namespace(
         CreateNamespace(change.context, change.operation, part, properties.get(part, {})).apply(state, now)
 
 
-class PlaceNamespaces(TimedChange[list[ImportOutcome]]):
+class PlaceNamespaces(Unrepeated, TimedChange[list[ImportOutcome]]):
     """Create the namespaces that were listed in the source of an import, including those without tables."""
 
     def __init__(self, context: Context, operation: Operation, properties: Properties) -> None:
@@ -220,9 +216,6 @@ class PlaceNamespaces(TimedChange[list[ImportOutcome]]):
             except (RequestError, InputError) as error:
                 outcomes.append(ImportOutcome(FAILED, str(error)))
         return outcomes
-
-    def repeat(self, state: State, entries: list[LogEntry]) -> list[ImportOutcome]:
-        raise AssertionError("an import has no operation id, so it is never repeated")
 
 
 def _content(state: State, content: int, kind: bytes) -> Table | View | Unloaded:

@@ -23,8 +23,8 @@ from polaris_spark.catalog.merges.merge_steps import (
     KINDS,
     Difference,
     EntityConflict,
+    MergeChange,
     Merged,
-    Merging,
     Step,
     StepRun,
     Strategy,
@@ -43,7 +43,7 @@ from polaris_spark.index.keys import decode_key, subtree
 class MergeRun(StepRun):
     """One run of `MergeStates.apply`: decides the steps of the merge, and carries them out."""
 
-    def __init__(self, change: Merging, state: State, difference: Difference) -> None:
+    def __init__(self, change: MergeChange, state: State, difference: Difference) -> None:
         super().__init__(change, state, difference)
         self.conflicts: dict[int, str] = {}
 

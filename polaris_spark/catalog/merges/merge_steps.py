@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
 from polaris_spark.catalog.branches.merge_base import Ancestry
 from polaris_spark.catalog.entities.entities import (
-    Context,
+    CatalogChange,
     NameEntry,
     TableName,
     find,
@@ -40,7 +41,7 @@ from polaris_spark.catalog.rows import (
     id_bytes,
 )
 from polaris_spark.catalog.tables.contents import (
-    ContentChange,
+    ContentPart,
     Prepared,
     content_of,
     holdings_of,
@@ -49,7 +50,6 @@ from polaris_spark.catalog.tables.contents import (
     same_places,
 )
 from polaris_spark.catalog.tables.schema_merge import SCHEMA_MERGE, is_on
-from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import Read, State
 from polaris_spark.errors import ForbiddenError
@@ -139,53 +139,32 @@ class Step(NamedTuple):
     """Whether the content of the table or namespace is merged after the step."""
 
 
-class Merging(Protocol):
-    """The part of `state_merge.MergeStates` that a run of the merge uses."""
+class MergeChange(CatalogChange[Difference, list[Merged]]):
+    """What a run of a merge uses of its change, `state_merge.MergeStates`."""
 
-    context: Context
-    operation: Operation
     manifests: ManifestSource
     label: str
     """Description of the merge, for the log."""
+    adds: str
+    """Verb of the log's action for entities that the change adds to the branch."""
 
+    @abstractmethod
     def strategy_for(self, *versions: Version | None) -> Strategy:
         """Return the strategy for an entity, given its versions."""
-        ...
-
-    def log(
-        self,
-        state: State,
-        now: int,
-        step: Step,
-        verb: str,
-        *,
-        before: int,
-        after: int,
-        old_key: bytes = b"",
-        summary: Mapping[str, str],
-    ) -> None:
-        """Add the log entry of a step."""
-        ...
 
 
-class _MergedContent(ContentChange[Prepared, Table]):
+class _MergedContent(ContentPart[Table]):
     """The part of a merge that stores the merged content of a table."""
 
     action = "update-table"
     kind = TABLE
     cls = Table
 
-    def prepare(self, view: State) -> Prepared:
-        raise AssertionError("prepare() must not be called: the merge passes the prepared value")
-
-    def apply(self, state: State, prepared: Prepared) -> Any:
-        raise AssertionError("the merge applies this part")
-
 
 class StepRun:
     """Carries out the steps of a merge on the working state of the branch."""
 
-    def __init__(self, change: Merging, state: State, difference: Difference) -> None:
+    def __init__(self, change: MergeChange, state: State, difference: Difference) -> None:
         self.change = change
         self.context = change.context
         self.state = state
@@ -252,16 +231,7 @@ class StepRun:
         state.remove(NAMES, old.key)
         put(state, aside.key, entry_of(step.entity_id, aside))
         moved = step._replace(new=aside)
-        self.change.log(
-            state,
-            self.difference.now,
-            moved,
-            "rename",
-            before=old.content,
-            after=old.content,
-            old_key=old.key,
-            summary={},
-        )
+        self._log(moved, "rename", {}, before=old.content, after=old.content, old_key=old.key)
         return step._replace(old=aside)
 
     def _place(self, step: Step) -> None:
@@ -451,18 +421,24 @@ class StepRun:
         ]
         return f" ({'; '.join(sides)})" if sides else ""
 
-    def _log(self, step: Step, verb: str, *, before: int, after: int, old_key: bytes = b"") -> None:
-        summary = self.difference.summaries.get(step.entity_id, {})
-        self.change.log(
-            self.state,
-            self.difference.now,
-            step,
-            verb,
-            before=before,
-            after=after,
-            old_key=old_key,
-            summary=summary,
-        )
+    def _log(
+        self,
+        step: Step,
+        verb: str,
+        summary: Mapping[str, str] | None = None,
+        *,
+        before: int,
+        after: int,
+        old_key: bytes = b"",
+    ) -> None:
+        """Add the log entry of a step. By default, its summary is that of the entity in the difference."""
+        if summary is None:
+            summary = self.difference.summaries.get(step.entity_id, {})
+        key = (step.new or step.old or step.change.before or step.change.after).key  # type: ignore[union-attr]
+        change, said = self.change, {**summary, "from": self.change.label}
+        change.action = f"{change.adds if verb == 'create' else verb}-{KINDS[decode_key(key).kind]}"
+        now, id = self.difference.now, step.entity_id
+        change.record(self.state, now, id, key, before=before, after=after, old_key=old_key, summary=said)
 
     def _tell(self, key: bytes, action: str, detail: str = "") -> None:
         if owner_of_storage(key) is not None and action != "conflict" and self._is_storage(key):

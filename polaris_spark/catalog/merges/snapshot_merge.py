@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Set
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
+from polaris_spark.catalog.entities.entities import Context
 from polaris_spark.catalog.manifests import manifest_lists as avro
 from polaris_spark.catalog.manifests.manifest_copies import SOURCE_SNAPSHOT, copy_of_manifest, source_of
+from polaris_spark.catalog.manifests.manifest_files import ManifestFiles
 from polaris_spark.catalog.manifests.manifest_lists import Manifest, ManifestList
 from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.metadata_paths import metadata_directory
@@ -23,6 +25,7 @@ from polaris_spark.catalog.tables.append_rebase import (
     rebase,
 )
 from polaris_spark.clock import CheckTime
+from polaris_spark.errors import BadRequestError
 from polaris_spark.index import diff
 
 T = TypeVar("T")
@@ -41,28 +44,34 @@ class NewFile(NamedTuple):
     content: bytes
 
 
-class ManifestSource(Protocol):
-    """Reads manifest lists and manifests for a merge. The caller checks their locations."""
+class ManifestSource:
+    """Reads manifest lists and manifests for a merge, each file once. The caller checks their locations.
+
+    `read` and `content` raise `BadRequestError` if a file cannot be read.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._contents: dict[str, bytes] = {}
+
+    def _files(self) -> ManifestFiles:
+        if self._context.manifest_files is None:
+            raise BadRequestError("this process does not read manifest lists")
+        return self._context.manifest_files
 
     def read(self, location: str) -> ManifestList:
-        """Return the manifest list at a location.
-
-        Raises:
-            BadRequestError: it cannot be read.
-        """
-        ...
+        """Return the manifest list at a location."""
+        return self._files().read(location, self._context.confinement)
 
     def content(self, location: str) -> bytes:
-        """Return the content of the manifest at a location.
-
-        Raises:
-            BadRequestError: it cannot be read.
-        """
-        ...
+        """Return the content of the manifest at a location."""
+        if location not in self._contents:
+            self._contents[location] = self._files().content(location, self._context.confinement)
+        return self._contents[location]
 
     def keep(self, location: str, found: ManifestList) -> None:
         """Remember a new manifest list, so that `read` finds it."""
-        ...
+        self._files().keep(location, found)
 
 
 class Versions(NamedTuple):

@@ -24,16 +24,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from polaris_spark.catalog.branches.merge_base import record_merge
 from polaris_spark.catalog.catalogs.catalog import Catalog
-from polaris_spark.catalog.entities.entities import CatalogChange, Context
-from polaris_spark.catalog.manifests.manifest_files import ManifestFiles
-from polaris_spark.catalog.manifests.manifest_lists import ManifestList
+from polaris_spark.catalog.entities.entities import Context
 from polaris_spark.catalog.merges.differences import EntityChange, Version
 from polaris_spark.catalog.merges.entity_merge import MergeRun
 from polaris_spark.catalog.merges.merge_steps import (
     KINDS,
     Difference,
+    MergeChange,
     Merged,
-    Step,
     Strategy,
     name_of,
     owner_of_storage,
@@ -43,7 +41,7 @@ from polaris_spark.catalog.rows import OWNERS, id_bytes, id_from
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import CommitReader, Newest, Point, Read, State
-from polaris_spark.errors import BadRequestError, MergeConflictError
+from polaris_spark.errors import MergeConflictError
 from polaris_spark.index.keys import decode_key
 
 MERGED = "merged"
@@ -76,31 +74,7 @@ def _owners(other: CommitReader, entities: list[bytes]) -> dict[int, bytes]:
     }
 
 
-class _Manifests:
-    """Reads manifest lists and manifests for a merge, each file once."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._contents: dict[str, bytes] = {}
-
-    def _files(self) -> ManifestFiles:
-        if self._context.manifest_files is None:
-            raise BadRequestError("this process does not read manifest lists")
-        return self._context.manifest_files
-
-    def read(self, location: str) -> ManifestList:
-        return self._files().read(location, self._context.confinement)
-
-    def content(self, location: str) -> bytes:
-        if location not in self._contents:
-            self._contents[location] = self._files().content(location, self._context.confinement)
-        return self._contents[location]
-
-    def keep(self, location: str, found: ManifestList) -> None:
-        self._files().keep(location, found)
-
-
-class MergeStates(CatalogChange[Difference, list[Merged]]):
+class MergeStates(MergeChange):
     """Apply the difference of two states to a branch, in one commit."""
 
     action = "merge"
@@ -137,9 +111,9 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
         self._strategy = strategy
         self._strategies = dict(strategies or {})
         self._dry_run = dry_run
-        self._adds = adds
+        self.adds = adds
         self._advice = advice
-        self.manifests: ManifestSource = _Manifests(context)
+        self.manifests = ManifestSource(context)
         self.guard: Callable[[State], None] = lambda _: None
         """Called with the branch's state before it is read or changed. Raises an error to refuse the merge."""
 
@@ -200,32 +174,10 @@ class MergeStates(CatalogChange[Difference, list[Merged]]):
         ]
 
     def strategy_for(self, *versions: Version | None) -> Strategy:
-        """Return the strategy for an entity, given its versions. A storage table has the strategy of its materialized
-        view."""
+        # A storage table has the strategy of its materialized view.
         keys = [version.key for version in versions if version is not None]
         names = [name_of(owner_of_storage(key) or key) for key in keys]
         return next((self._strategies[name] for name in names if name in self._strategies), self._strategy)
-
-    def log(
-        self,
-        state: State,
-        now: int,
-        step: Step,
-        verb: str,
-        *,
-        before: int,
-        after: int,
-        old_key: bytes = b"",
-        summary: Mapping[str, str],
-    ) -> None:
-        """Add the log entry of a step."""
-        key = (step.new or step.old or step.change.before or step.change.after).key  # type: ignore[union-attr]
-        verb = self._adds if verb == "create" else verb
-        self.action = f"{verb}-{KINDS[decode_key(key).kind]}"
-        summary = {**summary, "from": self.label}
-        self.record(
-            state, now, step.entity_id, key, before=before, after=after, old_key=old_key, summary=summary
-        )
 
 
 _ACTIONS = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
+from polaris_spark.catalog.metadata.rows import OPTIONAL_LOCATION_VERSION, SUPPORTED_FORMAT_VERSION
 from polaris_spark.catalog.metadata.table_values import TableValues
 from polaris_spark.catalog.metadata.texts import check_long, invalid, refused
 from polaris_spark.catalog.metadata.transforms import check_readable, check_sort_order, check_spec
-from polaris_spark.catalog.metadata.versions import OPTIONAL_LOCATION_VERSION, SUPPORTED_FORMAT_VERSION
 
 _CURRENT = frozenset({"set-current-schema", "set-default-spec", "set-default-sort-order"})
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")

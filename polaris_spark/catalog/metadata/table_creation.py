@@ -10,7 +10,7 @@ from itertools import count
 
 from polaris_spark.catalog.metadata import table_pieces as pieces
 from polaris_spark.catalog.metadata.draft import TableDraft
-from polaris_spark.catalog.metadata.rows import NO_OBJECTS
+from polaris_spark.catalog.metadata.rows import DEFAULT_FORMAT_VERSION, NO_OBJECTS, SUPPORTED_FORMAT_VERSION
 from polaris_spark.catalog.metadata.schemas import SchemaIndex, fresh_ids
 from polaris_spark.catalog.metadata.table_updates import (
     FORMAT_VERSION,
@@ -37,7 +37,6 @@ from polaris_spark.catalog.metadata.transforms import (
     read_sort_order,
     read_spec,
 )
-from polaris_spark.catalog.metadata.versions import DEFAULT_FORMAT_VERSION, SUPPORTED_FORMAT_VERSION
 from polaris_spark.clock import CheckTime, unlimited
 
 NEW_TABLE_PROPERTIES = {"write.parquet.compression-codec": "zstd"}

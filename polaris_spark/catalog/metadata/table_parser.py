@@ -17,7 +17,7 @@ from polaris_spark.catalog.metadata.bounds import require_schema_within
 from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.overflow import MAIN_REF
 from polaris_spark.catalog.metadata.pieces import IndexedPieces, NumberedPieces
-from polaris_spark.catalog.metadata.rows import NO_OBJECTS, Ref
+from polaris_spark.catalog.metadata.rows import NO_OBJECTS, SUPPORTED_FORMAT_VERSION, Ref
 from polaris_spark.catalog.metadata.schemas import SchemaIndex
 from polaris_spark.catalog.metadata.snapshot_history import CLOCK_TOLERANCE_MS, read_entries
 from polaris_spark.catalog.metadata.table_snapshots import (
@@ -51,7 +51,6 @@ from polaris_spark.catalog.metadata.transforms import (
     read_spec,
     with_field_ids,
 )
-from polaris_spark.catalog.metadata.versions import SUPPORTED_FORMAT_VERSION
 
 Raws = Mapping[str, msgspec.Raw]
 """The fields of a JSON object by name. The values are JSON texts that are not decoded yet."""

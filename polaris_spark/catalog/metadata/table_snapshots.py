@@ -9,7 +9,7 @@ from polaris_spark.catalog.metadata.change_details import client_fields
 from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.overflow import MAIN_REF
 from polaris_spark.catalog.metadata.pieces import IndexedPieces
-from polaris_spark.catalog.metadata.rows import Ref
+from polaris_spark.catalog.metadata.rows import ROW_LINEAGE_VERSION, Ref
 from polaris_spark.catalog.metadata.table_values import LogEntry
 from polaris_spark.catalog.metadata.texts import (
     Json,
@@ -29,7 +29,6 @@ from polaris_spark.catalog.metadata.texts import (
     invalid,
     refused,
 )
-from polaris_spark.catalog.metadata.versions import ROW_LINEAGE_VERSION
 from polaris_spark.errors import CommitFailedError
 from polaris_spark.names import problem_of
 

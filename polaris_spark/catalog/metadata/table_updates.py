@@ -57,6 +57,7 @@ from polaris_spark.catalog.metadata import table_pieces as pieces
 from polaris_spark.catalog.metadata import table_snapshots as snapshots
 from polaris_spark.catalog.metadata.bounds import require_within
 from polaris_spark.catalog.metadata.draft import TableDraft
+from polaris_spark.catalog.metadata.rows import SUPPORTED_FORMAT_VERSION
 from polaris_spark.catalog.metadata.texts import (
     Json,
     as_object,
@@ -69,7 +70,6 @@ from polaris_spark.catalog.metadata.texts import (
     invalid,
     parse_int,
 )
-from polaris_spark.catalog.metadata.versions import SUPPORTED_FORMAT_VERSION
 from polaris_spark.catalog.metadata.view_draft import ViewDraft
 from polaris_spark.errors import BadRequestError, InputError
 from polaris_spark.property_values import flag

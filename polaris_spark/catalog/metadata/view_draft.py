@@ -17,6 +17,7 @@ from polaris_spark.catalog.metadata.change_details import bounded, column_detail
 from polaris_spark.catalog.metadata.pieces import NumberedPieces
 from polaris_spark.catalog.metadata.rows import (
     EMPTY_VIEW,
+    VIEW_FORMAT_VERSION,
     Log,
     NewId,
     NewRows,
@@ -28,7 +29,6 @@ from polaris_spark.catalog.metadata.rows import (
 )
 from polaris_spark.catalog.metadata.schemas import SchemaIndex, schema_form
 from polaris_spark.catalog.metadata.texts import Json, invalid, parse_int
-from polaris_spark.catalog.metadata.versions import VIEW_FORMAT_VERSION
 from polaris_spark.clock import CheckTime, unlimited
 from polaris_spark.errors import BadRequestError
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from polaris_spark.catalog.metadata.bounds import require_schema_within
-from polaris_spark.catalog.metadata.rows import NO_OBJECTS
+from polaris_spark.catalog.metadata.rows import NO_OBJECTS, VIEW_FORMAT_VERSION
 from polaris_spark.catalog.metadata.schemas import SchemaIndex
 from polaris_spark.catalog.metadata.table_parser import read_fields, read_items, unknown_fields
 from polaris_spark.catalog.metadata.texts import (
@@ -21,7 +21,6 @@ from polaris_spark.catalog.metadata.texts import (
     get_text_map,
     invalid,
 )
-from polaris_spark.catalog.metadata.versions import VIEW_FORMAT_VERSION
 from polaris_spark.catalog.metadata.view_draft import ViewDraft
 from polaris_spark.catalog.metadata.view_updates import read_version
 

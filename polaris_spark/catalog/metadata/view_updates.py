@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from polaris_spark.catalog.metadata.bounds import require_within
 from polaris_spark.catalog.metadata.pieces import form_digest
 from polaris_spark.catalog.metadata.requirements import failed, same_uuid
-from polaris_spark.catalog.metadata.rows import NO_OBJECTS
+from polaris_spark.catalog.metadata.rows import NO_OBJECTS, VIEW_FORMAT_VERSION
 from polaris_spark.catalog.metadata.schemas import (
     SchemaIndex,
     check_new_types,
@@ -47,7 +47,6 @@ from polaris_spark.catalog.metadata.texts import (
     invalid,
     refused,
 )
-from polaris_spark.catalog.metadata.versions import VIEW_FORMAT_VERSION
 from polaris_spark.catalog.metadata.view_draft import ViewDraft
 from polaris_spark.clock import CheckTime, unlimited
 from polaris_spark.errors import BadRequestError

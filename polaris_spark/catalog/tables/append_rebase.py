@@ -44,10 +44,10 @@ from polaris_spark.catalog.manifests import manifest_lists as avro
 from polaris_spark.catalog.manifests.manifest_lists import Manifest, ManifestList
 from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.metadata_paths import metadata_directory
+from polaris_spark.catalog.metadata.rows import ROW_LINEAGE_VERSION
 from polaris_spark.catalog.metadata.table_snapshots import check_snapshot, read_ref, ref_fields
 from polaris_spark.catalog.metadata.table_updates import FORMAT_VERSION
 from polaris_spark.catalog.metadata.texts import Json, decode
-from polaris_spark.catalog.metadata.versions import ROW_LINEAGE_VERSION
 from polaris_spark.catalog.tables.summaries import NOTHING, counted_on
 from polaris_spark.errors import BadRequestError, PolarisError
 

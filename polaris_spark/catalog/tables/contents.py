@@ -283,16 +283,14 @@ class ContentChange(CatalogChange[P, StoredContent[C]], Generic[P, C]):
             added = (new.owned | new.unconfirmed) - (old.owned | old.unconfirmed)
             self.context.require_allowed(added)
             occupy(self.context, state, entity_id, old, new)
-        key = self.key
         if found is None:
-            add_entity(state, key, content, entity_id, self.context.owner_of(self.operation))
+            add_entity(state, self.key, content, entity_id, self.context.owner_of(self.operation))
         else:
-            put(state, key, NameEntry(content, entity_id))
-        before_id = found.content if found else 0
+            put(state, self.key, NameEntry(content, entity_id))
         if existing_file is not None:
             summary |= unconfirmed_summary(value)
-        summary = {**self.said, **summary}
-        self.record(state, prepared.now, entity_id, key, before=before_id, after=content, summary=summary)
+        old_id, said = found.content if found else 0, {**self.said, **summary}
+        self.record(state, prepared.now, entity_id, self.key, before=old_id, after=content, summary=said)
         return StoredContent(content, value)
 
     def _definer(self, state: State, before: object, after: View) -> str:
@@ -334,7 +332,17 @@ class ContentChange(CatalogChange[P, StoredContent[C]], Generic[P, C]):
         return True
 
 
-class StorageChange(ContentChange[Prepared, Table]):
+class ContentPart(ContentChange[Prepared, C]):
+    """A part of a change. The change itself prepares it and calls `store`."""
+
+    def prepare(self, view: State) -> Prepared:
+        raise AssertionError("a part is prepared by its change")
+
+    def apply(self, state: State, prepared: Prepared) -> StoredContent[C]:
+        raise AssertionError("a part is applied by its change")
+
+
+class StorageChange(ContentPart[Table]):
     """The part of a change of a materialized view that changes its storage table."""
 
     action = "update-table"
@@ -342,27 +350,13 @@ class StorageChange(ContentChange[Prepared, Table]):
     cls = Table
     with_view = True
 
-    def prepare(self, view: State) -> Prepared:
-        raise AssertionError("prepare() must not be called: the change of the view passes the prepared value")
 
-    def apply(self, state: State, prepared: Prepared) -> StoredContent[Table]:
-        raise AssertionError("apply() must not be called: the change of the view applies this part")
-
-
-class StorageView(ContentChange[Prepared, View]):
+class StorageView(ContentPart[View]):
     """The part of a change of a storage table that changes its materialized view."""
 
     action = "update-view"
     kind = VIEW
     cls = View
-
-    def prepare(self, view: State) -> Prepared:
-        raise AssertionError(
-            "prepare() must not be called: the change of the storage table passes the prepared value"
-        )
-
-    def apply(self, state: State, prepared: Prepared) -> StoredContent[View]:
-        raise AssertionError("apply() must not be called: the change of the storage table applies this part")
 
     def refer_to_storage(
         self, state: State, found: NameEntry, view: View, name: TableName, now: int

@@ -17,7 +17,7 @@ from polaris_spark.jobs.materialized_views.plan import (
     view_named,
 )
 from polaris_spark.jobs.materialized_views.query_engine import first_line, query_engine
-from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
+from polaris_spark.jobs.procedure import Call, Parameter, Procedure, columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -323,7 +323,7 @@ PROCEDURE = Procedure(
             takes_variables=False,
         ),
     ),
-    columns=(Column("view", "STRING"), Column("created", "BOOLEAN")),
+    columns=columns("view STRING, created BOOLEAN"),
     run=_run,
     uses_spark=True,
     needs_spark=True,

@@ -8,7 +8,7 @@ from typing import Any
 from polaris_spark.access.needs import Need, On
 from polaris_spark.errors import NoSuchViewError
 from polaris_spark.jobs.materialized_views.plan import VIEW_ARGUMENT, view_named
-from polaris_spark.jobs.procedure import IF_EXISTS, Call, Column, Parameter, Procedure
+from polaris_spark.jobs.procedure import IF_EXISTS, Call, Parameter, Procedure, columns
 
 
 def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -39,7 +39,7 @@ PROCEDURE = Procedure(
         IF_EXISTS,
         Parameter("purge", "BOOLEAN", "whether to delete the files of the storage table, too"),
     ),
-    columns=(Column("view", "STRING"), Column("dropped", "BOOLEAN")),
+    columns=columns("view STRING, dropped BOOLEAN"),
     run=_run,
     over_http=True,
 )

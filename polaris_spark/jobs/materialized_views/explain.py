@@ -10,7 +10,7 @@ from polaris_spark.access.needs import Need, On
 from polaris_spark.jobs.materialized_views.plan import VIEW_ARGUMENT, planned, spark_catalog, view_named
 from polaris_spark.jobs.materialized_views.query_engine import query_engine
 from polaris_spark.jobs.materialized_views.write import hindrance_of
-from polaris_spark.jobs.procedure import Call, Column, Procedure
+from polaris_spark.jobs.procedure import Call, Procedure, columns
 
 if TYPE_CHECKING:
     from polaris_spark.catalog.entities.entities import TableName
@@ -93,18 +93,9 @@ PROCEDURE = Procedure(
     needs=(Need("VIEW_READ_PROPERTIES", On.VIEW, parameter=VIEW_ARGUMENT.name),),
     comment="Show how a materialized view would be refreshed now, and why: a row for each table that it reads.",
     parameters=(VIEW_ARGUMENT,),
-    columns=(
-        Column("strategy", "STRING"),
-        Column("reason", "STRING"),
-        Column("source", "STRING"),
-        Column("snapshot_id", "BIGINT"),
-        Column("rows", "BIGINT"),
-        Column("files", "BIGINT"),
-        Column("bytes", "BIGINT"),
-        Column("changed", "BOOLEAN"),
-        Column("changed_rows", "BIGINT"),
-        Column("changed_files", "BIGINT"),
-        Column("changed_bytes", "BIGINT"),
+    columns=columns(
+        "strategy STRING, reason STRING, source STRING, snapshot_id BIGINT, rows BIGINT, files BIGINT, "
+        "bytes BIGINT, changed BOOLEAN, changed_rows BIGINT, changed_files BIGINT, changed_bytes BIGINT"
     ),
     run=_run,
     over_http=True,

@@ -18,7 +18,7 @@ from polaris_spark.jobs.materialized_views.plan import (
 )
 from polaris_spark.jobs.materialized_views.query_engine import first_line
 from polaris_spark.jobs.materialized_views.write import Done, IncrementalError, write_rows
-from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
+from polaris_spark.jobs.procedure import Call, Parameter, Procedure, columns
 
 if TYPE_CHECKING:
     from polaris_spark.catalog.entities.entities import TableName
@@ -139,15 +139,9 @@ PROCEDURE = Procedure(
         VIEW_ARGUMENT,
         Parameter("full", "BOOLEAN", "whether to compute all rows again even if they are fresh"),
     ),
-    columns=(
-        Column("strategy", "STRING"),
-        Column("reason", "STRING"),
-        Column("rows_read", "BIGINT"),
-        Column("files_read", "BIGINT"),
-        Column("bytes_read", "BIGINT"),
-        Column("rows_written", "BIGINT"),
-        Column("files_written", "BIGINT"),
-        Column("seconds", "DOUBLE"),
+    columns=columns(
+        "strategy STRING, reason STRING, rows_read BIGINT, files_read BIGINT, bytes_read BIGINT, "
+        "rows_written BIGINT, files_written BIGINT, seconds DOUBLE"
     ),
     run=_run,
     uses_spark=True,

@@ -11,7 +11,7 @@ from polaris_spark.access.needs import Need, On
 from polaris_spark.jobs.identifiers import levels_named
 from polaris_spark.jobs.materialized_views.plan import VIEW_ARGUMENT, spark_catalog, view_named
 from polaris_spark.jobs.materialized_views.query_engine import query_engine
-from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
+from polaris_spark.jobs.procedure import Call, Parameter, Procedure, columns
 
 if TYPE_CHECKING:
     from polaris_spark.catalog.catalogs.catalog import Catalog
@@ -104,14 +104,9 @@ SHOW = Procedure(
     parameters=(
         Parameter("namespace", "STRING", "the namespace, such as db; by default, the whole catalog"),
     ),
-    columns=(
-        Column("namespace", "STRING"),
-        Column("name", "STRING"),
-        Column("refresh_strategy", "STRING"),
-        Column("allow_stale_data", "BOOLEAN"),
-        Column("fresh", "BOOLEAN"),
-        Column("reason", "STRING"),
-        Column("last_refresh", "TIMESTAMP"),
+    columns=columns(
+        "namespace STRING, name STRING, refresh_strategy STRING, allow_stale_data BOOLEAN, fresh BOOLEAN, "
+        "reason STRING, last_refresh TIMESTAMP"
     ),
     run=_show,
     over_http=True,
@@ -124,7 +119,7 @@ DESCRIBE = Procedure(
     needs=(Need("VIEW_READ_PROPERTIES", On.VIEW, parameter=VIEW_ARGUMENT.name),),
     comment="Show the query, settings, freshness and storage table of a materialized view.",
     parameters=(VIEW_ARGUMENT,),
-    columns=(Column("name", "STRING"), Column("value", "STRING")),
+    columns=columns("name STRING, value STRING"),
     run=_describe,
     over_http=True,
     only_reads=True,

@@ -15,7 +15,7 @@ from polaris_spark.jobs.identifiers import levels_named
 from polaris_spark.jobs.materialized_views.plan import spark_catalog
 from polaris_spark.jobs.materialized_views.query_engine import query_engine
 from polaris_spark.jobs.materialized_views.refresh import Refreshed, refresh
-from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
+from polaris_spark.jobs.procedure import Call, Parameter, Procedure, columns
 
 if TYPE_CHECKING:
     from polaris_spark.catalog.entities.entities import TableName
@@ -127,14 +127,9 @@ PROCEDURE = Procedure(
         ),
         Parameter("threads", "INT", "number of views that are refreshed at a time; 4 by default"),
     ),
-    columns=(
-        Column("view", "STRING"),
-        Column("strategy", "STRING"),
-        Column("reason", "STRING"),
-        Column("rows_written", "BIGINT"),
-        Column("files_written", "BIGINT"),
-        Column("seconds", "DOUBLE"),
-        Column("error", "STRING"),
+    columns=columns(
+        "view STRING, strategy STRING, reason STRING, rows_written BIGINT, files_written BIGINT, "
+        "seconds DOUBLE, error STRING"
     ),
     run=_run,
     uses_spark=True,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from polaris_spark.access.needs import Need, On
 from polaris_spark.errors import InputError, PolarisError, ReferenceGoneError
-from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
+from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure, columns
 from polaris_spark.secret_options import REFERENCE, is_secret
 
 if TYPE_CHECKING:
@@ -218,19 +218,10 @@ SHOW_RUNS = Procedure(
         Parameter("principal", "STRING", "only runs of this principal"),
         Parameter("limit", "INT", f"maximum number of runs; default {_DEFAULT_LIMIT}"),
     ),
-    columns=(
-        Column("procedure", "STRING"),
-        Column("arguments", "STRING"),
-        Column("origin", "STRING"),
-        Column("name", "STRING"),
-        Column("attempt", "INT"),
-        Column("principal", "STRING"),
-        Column("holder", "STRING"),
-        Column("started", "TIMESTAMP"),
-        Column("ended", "TIMESTAMP"),
-        Column("outcome", "STRING"),
-        Column("error", "STRING"),
-        Column("statistics", "MAP<STRING,STRING>"),
+    columns=columns(
+        "procedure STRING, arguments STRING, origin STRING, name STRING, attempt INT, principal STRING, "
+        "holder STRING, started TIMESTAMP, ended TIMESTAMP, outcome STRING, error STRING, "
+        "statistics MAP<STRING,STRING>"
     ),
     run=_run,
     over_http=True,

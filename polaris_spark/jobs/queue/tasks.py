@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from polaris_spark.access.needs import Need, On
 from polaris_spark.errors import BadRequestError, ForbiddenError, InputError, NotFoundError
-from polaris_spark.jobs.procedure import IF_EXISTS, Call, Column, Parameter, Procedure
+from polaris_spark.jobs.procedure import IF_EXISTS, Call, Parameter, Procedure, columns
 from polaris_spark.names import problem_of
 from polaris_spark.property_values import duration_ms, duration_text
 
@@ -55,21 +55,7 @@ def new_task(
     from polaris_spark.maintenance.queue.rows import QueuedTask
 
     procedure, session = find(arguments["procedure"]), call.session
-    problem = (
-        "changes only the session that calls it"
-        if procedure.name in _IN_SESSIONS
-        else "returns a secret to its caller"
-        if procedure.name in _RETURN_SECRETS
-        else "needs Spark"
-        if procedure.needs_spark or procedure.by_sql
-        else None
-    )
-    if problem is not None:
-        raise InputError(f"{procedure.name} {problem}, so a worker cannot run it")
-    if call.over_http and not procedure.over_http:
-        raise ForbiddenError(
-            f"procedure {procedure.name} cannot be called over HTTP, so it cannot be put into the queue over HTTP"
-        )
+    _require_queueable(procedure, call)
     given = parsed_arguments(procedure, arguments.get("arguments") or {})
     secret = secret_in(given)
     if secret is not None:
@@ -101,6 +87,25 @@ def new_task(
         timing=timing,
         is_verified=session.is_verified,
     )
+
+
+def _require_queueable(procedure: Procedure, call: Call) -> None:
+    """Check that a worker can run a procedure, and that the caller may put it into the queue."""
+    problem = (
+        "changes only the session that calls it"
+        if procedure.name in _IN_SESSIONS
+        else "returns a secret to its caller"
+        if procedure.name in _RETURN_SECRETS
+        else "needs Spark"
+        if procedure.needs_spark or procedure.by_sql
+        else None
+    )
+    if problem is not None:
+        raise InputError(f"{procedure.name} {problem}, so a worker cannot run it")
+    if call.over_http and not procedure.over_http:
+        raise ForbiddenError(
+            f"procedure {procedure.name} cannot be called over HTTP, so it cannot be put into the queue over HTTP"
+        )
 
 
 def _commit(call: Call, change: Any) -> Any:
@@ -258,37 +263,20 @@ _ATTEMPTS = Parameter(
     "attempts", "INT", f"number of attempts before a run counts as failed; default {DEFAULT_ATTEMPTS}"
 )
 _ID = Parameter("id", "STRING", "id of the task", required=True)
-_SCHEDULE_COLUMNS = (
-    Column("name", "STRING"),
-    Column("origin", "STRING"),
-    Column("procedure", "STRING"),
-    Column("arguments", "STRING"),
-    Column("due", "STRING"),
-    Column("jitter", "STRING"),
-    Column("next", "TIMESTAMP"),
-    Column("state", "STRING"),
-    Column("principal", "STRING"),
-    Column("error", "STRING"),
+_SCHEDULE_COLUMNS = columns(
+    "name STRING, origin STRING, procedure STRING, arguments STRING, due STRING, jitter STRING, "
+    "next TIMESTAMP, state STRING, principal STRING, error STRING"
 )
-_TASK_COLUMNS = (
-    Column("id", "STRING"),
-    Column("procedure", "STRING"),
-    Column("arguments", "STRING"),
-    Column("state", "STRING"),
-    Column("attempt", "INT"),
-    Column("attempts", "INT"),
-    Column("next", "TIMESTAMP"),
-    Column("holder", "STRING"),
-    Column("principal", "STRING"),
-    Column("created", "TIMESTAMP"),
-    Column("error", "STRING"),
+_TASK_COLUMNS = columns(
+    "id STRING, procedure STRING, arguments STRING, state STRING, attempt INT, attempts INT, "
+    "next TIMESTAMP, holder STRING, principal STRING, created TIMESTAMP, error STRING"
 )
 
 DROP_SCHEDULE = Procedure(
     name="drop_schedule",
     comment="Drop a schedule. A run in progress is asked to stop.",
     parameters=(Parameter("name", "STRING", "name of the schedule", required=True), IF_EXISTS),
-    columns=(Column("name", "STRING"), Column("dropped", "BOOLEAN")),
+    columns=columns("name STRING, dropped BOOLEAN"),
     run=_drop_schedule,
     over_http=True,
     needs=(Need("CATALOG_MAINTAIN", On.CATALOG),),

@@ -31,8 +31,7 @@ from polaris_spark.catalog.metadata.table_updates import apply_all
 from polaris_spark.catalog.rows import IDS, TABLE, id_bytes
 from polaris_spark.catalog.tables.contents import ContentChange, Prepared, StoredContent, places
 from polaris_spark.catalog.tables.snapshot_expiry import EXPIRED, namespace_levels, record_expired
-from polaris_spark.commits.change import Operation
-from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.change import Operation, Unrepeated
 from polaris_spark.commits.state import State
 from polaris_spark.errors import (
     ObjectTooLargeError,
@@ -168,7 +167,7 @@ class _PreparedTables(NamedTuple):
     """The snapshots that refreshes need, by the UUID of the table. Refreshes may have ended since the run began."""
 
 
-class _ExpireTables(CatalogChange[_PreparedTables, list[_Expired]]):
+class _ExpireTables(Unrepeated, CatalogChange[_PreparedTables, list[_Expired]]):
     """Change that removes the expired parts of several tables in one commit, and returns what it removed from each."""
 
     action = "expire-snapshots"
@@ -196,9 +195,6 @@ class _ExpireTables(CatalogChange[_PreparedTables, list[_Expired]]):
                 stored = part.apply(state, (fixed, *decided))
                 done.append(_Expired(decided[1], stored.value.metadata_location))
         return done
-
-    def repeat(self, state: State, entries: list[LogEntry]) -> list[_Expired]:
-        raise AssertionError("expiry has no operation id, so it cannot be a repeated request")
 
 
 def remove_expired(
@@ -321,7 +317,7 @@ class Settled(NamedTuple):
     """Counts of deleted files by kind, for the log entry."""
 
 
-class SettleExpired(TimedChange[None]):
+class SettleExpired(Unrepeated, TimedChange[None]):
     """Change that removes expired-snapshots records (`ExpiredSnapshots`) whose snapshots' files were deleted.
 
     It adds a log entry with the counts of deleted files for each table that still exists.
@@ -352,6 +348,3 @@ class SettleExpired(TimedChange[None]):
                     after=content,
                     summary=table.summary,
                 )
-
-    def repeat(self, state: State, entries: list[LogEntry]) -> None:
-        raise AssertionError("deleting expired files has no operation id, so it cannot be a repeated request")

@@ -81,11 +81,12 @@ class _References:
             )
         listed = [] if root is None else self._listed(root)
         roots = [] if root is None else [Root(ROOT, ROOT, root)]
+        backend, realm = self._rows.backend, self._rows.place.instance
         for registered in listed:
             row_name, head = registered.row_name, heads.get(registered.row_name)
             if head is None and row_name not in names:
                 head = self._head(row_name)  # the row was written after the rows were listed
-                if head is None and self._backend_has(row_name):
+                if head is None and backend.read_reference(realm, row_name) is not None:
                     continue
             roots += self._compared(registered, head, unreadable=row_name in names and head is None)
         if root is not None:
@@ -94,9 +95,6 @@ class _References:
         if catalogs is not None:
             self._strays(roots, catalogs)
         return FoundReferences(roots, catalogs or {}, self._problems)
-
-    def _backend_has(self, name: str) -> bool:
-        return self._rows.backend.read_reference(self._rows.place.instance, name) is not None
 
     def _head(self, row_name: str) -> Head | None:
         """Return the head in a reference's row; None if the row is missing or unreadable.

@@ -8,10 +8,10 @@ and authority. Two spellings that might mean the same file are treated as equal,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from polaris_spark.catalog.files.locations import SAME_SCHEME
 from polaris_spark.catalog.files.paths import normal_path, split_location
@@ -48,13 +48,6 @@ class Mismatch(str, Enum):
         except ValueError:
             known = ", ".join(mode.value for mode in cls)
             raise InputError(f"prefix_mismatch_mode is {text!r}; it must be one of: {known}") from None
-
-
-class LocationNames(Protocol):
-    """Protocol of an object that normalizes locations for comparison."""
-
-    def of(self, location: str) -> FileName:
-        """Return the normalized location."""
 
 
 class FileName(NamedTuple):
@@ -222,11 +215,15 @@ def judge(
     return FileVerdict(not kept and not is_hidden(below, partitions), innermost.owner if innermost else None)
 
 
-def outermost(roots: Iterable[str], name: LocationNames) -> list[str]:
-    """Return the given folders without those inside another one of them. Of equal folders, return the first."""
+def outermost(roots: Iterable[str], name_of: Callable[[str], FileName]) -> list[str]:
+    """Return the given folders without those inside another one of them. Of equal folders, return the first.
+
+    Args:
+        name_of: function that normalizes a location for comparison.
+    """
     found: dict[FileName, str] = {}
     for root in roots:
-        found.setdefault(name.of(root), root)
+        found.setdefault(name_of(root), root)
     return [
         root for at, root in found.items() if not any(at != other and is_below(at, other) for other in found)
     ]

@@ -10,8 +10,7 @@ import msgspec
 
 from polaris_spark.catalog.rows import id_bytes, id_from
 from polaris_spark.clock import Clock
-from polaris_spark.commits.change import Change, Operation
-from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.change import ClockedChange, Operation, Unrepeated
 from polaris_spark.commits.state import State
 from polaris_spark.errors import AlreadyExistsError, BadRequestError, CommitFailedError, NotFoundError
 from polaris_spark.index import Entry
@@ -53,19 +52,11 @@ class Target(NamedTuple):
     """Its kind and name, for messages."""
 
 
-class PolicyChange(Change[int, R]):
-    """Base class of changes of policies. `prepare` determines only the time of the change."""
+class PolicyChange(Unrepeated, ClockedChange[R]):
+    """Base class of changes of policies."""
 
     def __init__(self, clock: Clock, operation: Operation) -> None:
-        self.clock = clock
-        self.operation = operation._replace(id=b"")
-
-    def prepare(self, view: State) -> int:
-        """Return the time of the change, in milliseconds since 1970."""
-        return self.clock.now_ms()
-
-    def repeat(self, state: State, entries: list[LogEntry]) -> R:
-        raise AssertionError("a change of policies has no operation id, so it is never a repeated request")
+        super().__init__(clock, operation._replace(id=b""))
 
 
 class CreatePolicy(PolicyChange[StoredPolicy]):

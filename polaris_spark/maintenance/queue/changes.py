@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
 from polaris_spark.catalog.rows import id_bytes, id_from
 from polaris_spark.clock import Clock
-from polaris_spark.commits.change import Change, Operation
-from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.change import Change, Operation, Unrepeated
 from polaris_spark.commits.state import State
 from polaris_spark.errors import (
     AlreadyExistsError,
@@ -63,21 +63,22 @@ class Moment(NamedTuple):
     random: float
 
 
-class QueueChange(Change[Moment, R]):
+@dataclass(eq=False, repr=False)
+class QueueChange(Unrepeated, Change[Moment, R]):
     """Base class of changes of a queue."""
 
-    def __init__(self, clock: Clock, operation: Operation) -> None:
-        self.clock = clock
-        self.operation = operation._replace(id=b"")
+    clock: Clock
+    operation: Operation
+
+    def __post_init__(self) -> None:
+        self.operation = self.operation._replace(id=b"")
 
     def prepare(self, view: State) -> Moment:
         """Return the time of the change, and a random number."""
         return Moment(self.clock.now_ms(), random.random())
 
-    def repeat(self, state: State, entries: list[LogEntry]) -> R:
-        raise AssertionError("a change of a queue has no operation id, so it is never a repeated request")
 
-
+@dataclass(eq=False, repr=False)
 class AddTask(QueueChange[QueuedTask]):
     """Add a task. If it is a schedule, its name must be new.
 
@@ -86,18 +87,12 @@ class AddTask(QueueChange[QueuedTask]):
         BadRequestError: there are too many tasks.
     """
 
-    def __init__(
-        self, clock: Clock, operation: Operation, task: QueuedTask, *, replace: bool = False
-    ) -> None:
-        """
-        Args:
-            task: the task. Its id is ignored. If its `due_ms` is 0, a schedule is first due after its interval or at
-                the first time of its cron expression, and another task is due at once.
-            replace: whether to replace a schedule of the same name.
-        """
-        super().__init__(clock, operation)
-        self.task = task
-        self.replace = replace
+    task: QueuedTask
+    """The task. Its id is ignored. If its `due_ms` is 0, a schedule is first due after its interval or at the first
+    time of its cron expression, and another task is due at once."""
+    _: KW_ONLY
+    replace: bool = False
+    """Whether to replace a schedule of the same name."""
 
     def apply(self, state: State, prepared: Moment) -> QueuedTask:
         task, now = self.task, prepared.now_ms
@@ -121,6 +116,7 @@ class AddTask(QueueChange[QueuedTask]):
         return added
 
 
+@dataclass(eq=False, repr=False)
 class DropSchedule(QueueChange[QueuedTask]):
     """Drop a schedule. A run in progress loses its lease, so its worker asks it to stop.
 
@@ -128,9 +124,7 @@ class DropSchedule(QueueChange[QueuedTask]):
         NotFoundError: there is no such schedule.
     """
 
-    def __init__(self, clock: Clock, operation: Operation, name: str) -> None:
-        super().__init__(clock, operation)
-        self.name = name
+    name: str
 
     def apply(self, state: State, prepared: Moment) -> QueuedTask:
         found = state.lookup(SCHEDULES, self.name.encode())
@@ -142,6 +136,7 @@ class DropSchedule(QueueChange[QueuedTask]):
         return task
 
 
+@dataclass(eq=False, repr=False)
 class DropTask(QueueChange[QueuedTask]):
     """Remove a task that runs once from the queue. A run in progress loses its lease, so its worker asks it to stop.
 
@@ -149,9 +144,7 @@ class DropTask(QueueChange[QueuedTask]):
         NotFoundError: there is no such task.
     """
 
-    def __init__(self, clock: Clock, operation: Operation, id: int) -> None:
-        super().__init__(clock, operation)
-        self.id = id
+    id: int
 
     def apply(self, state: State, prepared: Moment) -> QueuedTask:
         task = require_single(state, self.id)
@@ -159,6 +152,7 @@ class DropTask(QueueChange[QueuedTask]):
         return task
 
 
+@dataclass(eq=False, repr=False)
 class RetryTask(QueueChange[QueuedTask]):
     """Let a failed task, or one that waits for its next attempt, run at once, with all its attempts.
 
@@ -167,9 +161,7 @@ class RetryTask(QueueChange[QueuedTask]):
         BadRequestError: the task is running.
     """
 
-    def __init__(self, clock: Clock, operation: Operation, id: int) -> None:
-        super().__init__(clock, operation)
-        self.id = id
+    id: int
 
     def apply(self, state: State, prepared: Moment) -> QueuedTask:
         task = require_single(state, self.id)
@@ -179,6 +171,7 @@ class RetryTask(QueueChange[QueuedTask]):
         return put(state, again, prepared.now_ms)
 
 
+@dataclass(eq=False, repr=False)
 class Claim(QueueChange["QueuedTask | None"]):
     """Acquire the lease of the task that has been due for the longest time. Return the task; None if none is due.
 
@@ -186,30 +179,16 @@ class Claim(QueueChange["QueuedTask | None"]):
     in the queue is over are removed.
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        operation: Operation,
-        holder: str,
-        run: bytes,
-        *,
-        lease_ms: int,
-        keep_ms: int,
-        due_by: int | None = None,
-    ) -> None:
-        """
-        Args:
-            holder: host and process of the worker.
-            run: unique id of the run that is about to begin.
-            keep_ms: time for which runs are kept in the history, and failed tasks in the queue, in milliseconds.
-            due_by: claim only a task that was due at this time, in milliseconds since 1970; None for now.
-        """
-        super().__init__(clock, operation)
-        self.holder = holder
-        self.run = run
-        self.lease_ms = lease_ms
-        self.keep_ms = keep_ms
-        self.due_by = due_by
+    holder: str
+    """Host and process of the worker."""
+    run: bytes
+    """Unique id of the run that is about to begin."""
+    _: KW_ONLY
+    lease_ms: int
+    keep_ms: int
+    """Time for which runs are kept in the history, and failed tasks in the queue, in milliseconds."""
+    due_by: int | None = None
+    """Claim only a task that was due at this time, in milliseconds since 1970; None for now."""
 
     def apply(self, state: State, prepared: Moment) -> QueuedTask | None:
         now = prepared.now_ms
@@ -255,20 +234,15 @@ class Renew(QueueChange[set[bytes]]):
         return held
 
 
+@dataclass(eq=False, repr=False)
 class GiveBack(QueueChange[None]):
     """Give back the lease of a task whose run did not begin or was interrupted. The attempt does not count."""
 
-    def __init__(
-        self, clock: Clock, operation: Operation, id: int, run: bytes, *, wait: bool = False
-    ) -> None:
-        """
-        Args:
-            wait: whether the next attempt waits, because something else must end first.
-        """
-        super().__init__(clock, operation)
-        self.id = id
-        self.run = run
-        self.wait = wait
+    id: int
+    run: bytes
+    _: KW_ONLY
+    wait: bool = False
+    """Whether the next attempt waits, because something else must end first."""
 
     def apply(self, state: State, prepared: Moment) -> None:
         task = held_task(state, self.id, self.run)
@@ -278,15 +252,15 @@ class GiveBack(QueueChange[None]):
             put(state, given, prepared.now_ms + waits)
 
 
+@dataclass(eq=False, repr=False)
 class Finish(QueueChange[bool]):
     """Record the end of a run, and let its task wait for its next run, or remove it from the queue. Return whether the
     run still had the lease of its task; otherwise, the task does not change."""
 
-    def __init__(self, clock: Clock, operation: Operation, id: int, run: RunRecord, *, keep_ms: int) -> None:
-        super().__init__(clock, operation)
-        self.id = id
-        self.run = run
-        self.keep_ms = keep_ms
+    id: int
+    run: RunRecord
+    _: KW_ONLY
+    keep_ms: int
 
     def apply(self, state: State, prepared: Moment) -> bool:
         task = held_task(state, self.id, self.run.run)
@@ -303,13 +277,13 @@ class Finish(QueueChange[bool]):
         return True
 
 
+@dataclass(eq=False, repr=False)
 class AddRun(QueueChange[None]):
     """Record a run that has no task."""
 
-    def __init__(self, clock: Clock, operation: Operation, run: RunRecord, *, keep_ms: int) -> None:
-        super().__init__(clock, operation)
-        self.run = run
-        self.keep_ms = keep_ms
+    run: RunRecord
+    _: KW_ONLY
+    keep_ms: int
 
     def apply(self, state: State, prepared: Moment) -> None:
         record(state, self.run, self.keep_ms)

@@ -27,7 +27,7 @@ from polaris_spark.clock import Clock
 from polaris_spark.commits.amendments import amend_row
 from polaris_spark.commits.applier import Applied
 from polaris_spark.commits.builder import Builder, Built
-from polaris_spark.commits.change import Change, Operation
+from polaris_spark.commits.change import ClockedChange, Operation
 from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.publication import Outcome, Publication, encode_head
 from polaris_spark.commits.retry import DEADLINE_MS, retried
@@ -179,17 +179,13 @@ class Recovery:
             root.commit(_Tell(told, Operation(b"", self._principal), self._clock))
 
 
-class _Tell(Change[int, None]):
+class _Tell(ClockedChange[None]):
     """Change of the registry that adds the registrations and drops that the registry had lost. Its log entries also
     record the recovery of references whose rows are sealed."""
 
     def __init__(self, steps: Sequence[RecoveryStep], operation: Operation, clock: Clock) -> None:
+        super().__init__(clock, operation)
         self.steps = steps
-        self.operation = operation
-        self.clock = clock
-
-    def prepare(self, view: State) -> int:
-        return self.clock.now_ms()
 
     def apply(self, state: State, prepared: int) -> None:
         for step in self.steps:

@@ -353,17 +353,21 @@ class BranchActor:
 
     def _create(self) -> None:
         source = self._rng.choice((MAIN, MAIN, *NAMED, *TAGS))
-        branches.create_branch(self._catalog, self._rng.choice(NAMED), self._operation(), source=source)
+        branches.create(self._catalog, "branch", self._rng.choice(NAMED), self._operation(), source=source)
 
     def _drop(self) -> None:
         branches.drop_branch(self._catalog, self._rng.choice(NAMED), self._operation())
 
     def _undrop(self) -> None:
-        branches.undrop_branch(self._catalog, self._rng.choice(NAMED), self._operation())
+        branches.undrop(self._catalog, "branch", self._rng.choice(NAMED), self._operation())
 
     def _tag(self) -> None:
-        made = branches.create_tag(
-            self._catalog, self._rng.choice(TAGS), self._operation(), source=self._rng.choice((MAIN, *NAMED))
+        made = branches.create(
+            self._catalog,
+            "tag",
+            self._rng.choice(TAGS),
+            self._operation(),
+            source=self._rng.choice((MAIN, *NAMED)),
         )
         self._process.clock.check()
         tokens = self._observer.tokens(made.head.commit)

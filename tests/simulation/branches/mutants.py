@@ -41,7 +41,7 @@ EXPIRING = MappingProxyType(
 
 BRANCH_MUTANTS: dict[str, Mutant] = {
     "a branch begins without an id of its own": Mutant(
-        (Patch(branches, "_create_branch", "first=_begin", "first=None"),), CALM
+        (Patch(branches, "_create", "first=_begin", "first=None"),), CALM
     ),
     "a merge begins at the newest commit that either branch has": Mutant(
         (

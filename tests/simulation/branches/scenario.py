@@ -67,7 +67,7 @@ class Branches:
             Client(session).ok("POST", tables("db"), body)
         third = operation_id(process, process.rng)
         self._observer.operations[third] = -2
-        branches.create_branch(session.catalog, NAMED[0], Operation(third, "founder"))
+        branches.create(session.catalog, "branch", NAMED[0], Operation(third, "founder"))
 
     def actor(self, world: World, process: Process, rng: Random) -> BranchActor:
         return BranchActor(
