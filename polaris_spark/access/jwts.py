@@ -124,7 +124,10 @@ def check_times(claims: Mapping[str, Any], now: float, skew: float) -> float:
     for name in ("nbf", "iat"):
         begins = _time(claims, name)
         if begins is not None and begins > now + skew:
-            raise NotAuthorizedError(f"the token is not valid yet: its claim {name!r} is in the future")
+            raise NotAuthorizedError(
+                f"the token is not valid yet: its claim {name!r} is {begins:.0f}, but it is {now:.0f} now (seconds "
+                "since 1970); compare the clocks of the issuer and of this server"
+            )
     return expires
 
 

@@ -101,7 +101,8 @@ class Given:
 
 
 def account(uri: StoreURI, given: Given) -> tuple[str | None, Secret | None]:
-    """Return the user in a URI and the option `password`. Each is None if it is missing; a user may have no password.
+    """Return the user from the URI and the password from the options. Either is None if missing; a user without a
+    password is allowed.
 
     Raises:
         StoreURIError: a password is given without a user.

@@ -434,4 +434,7 @@ def _turn_over() -> NoReturn:
 
 
 def _deadline_passed() -> NoReturn:
-    raise TryAgainError("the deadline passed while the change was being computed; nothing was changed")
+    raise TryAgainError(
+        "the time limit of commits (commit-timeout) passed while the change was being computed; nothing was "
+        "changed: try again, or set a longer commit-timeout"
+    )

@@ -431,7 +431,11 @@ async def _form(request: Request, claim: Claim) -> dict[str, str]:
             "invalid_request", str(error), status=408, headers={"Connection": "close"}
         ) from None
     except ValueError:
-        raise RefusedError("invalid_request", "the form cannot be parsed") from None
+        raise RefusedError(
+            "invalid_request",
+            "the form cannot be parsed; it must be ASCII with percent-encoded UTF-8, and have at most "
+            f"{_MAX_PARAMETERS} parameters",
+        ) from None
     form = dict(pairs)
     if len(form) < len(pairs):
         raise RefusedError("invalid_request", "the form has a parameter twice")

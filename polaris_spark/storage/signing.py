@@ -127,7 +127,10 @@ def _checked_headers(request: SignRequest) -> dict[str, Sequence[str]]:
         if name in found:
             raise BadRequestError(f"the header {name[:80]!r} is given twice")
         if not all(value.isprintable() for value in (name, *values)):
-            raise BadRequestError("a header of the request has control characters")
+            raise BadRequestError(
+                f"the header {name[:80]!r} contains characters that cannot be printed; remove them from its name "
+                "and value"
+            )
         known = name in _HEADERS or name.startswith(_HEADER_PREFIXES)
         if name == "authorization" or (name.startswith("x-amz-") and not known):
             raise ForbiddenError(f"requests with the header {name[:80]!r} are not signed")

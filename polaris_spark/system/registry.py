@@ -199,7 +199,8 @@ class References(ReferenceRows):
         return name in self._private
 
     def store_of(self, name: str) -> ObjectStore:
-        """Return the store that has the objects of a reference."""
+        """Return the `ObjectStore` that holds the objects of a reference: the realm's, or the reference's own if it is
+        private."""
         private = self._private.get(name)
         return self.store if private is None else private.store
 

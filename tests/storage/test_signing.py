@@ -195,7 +195,7 @@ def test_headers_that_reach_beyond_the_object_are_refused(header: str) -> None:
 
 @pytest.mark.parametrize("headers", [{"x-amz-meta-a": "b\nx-amz-acl: c"}, {"a\r\nx": "b"}])
 def test_line_breaks_in_headers_are_refused(headers: dict[str, str]) -> None:
-    with pytest.raises(BadRequestError, match="control characters"):
+    with pytest.raises(BadRequestError, match="characters that cannot be printed"):
         check("PUT", OBJECT, headers)
 
 

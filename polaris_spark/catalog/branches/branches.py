@@ -263,7 +263,7 @@ def _listed(catalog: Catalog, prefix: str) -> list[Branch]:
 
 
 def _registered(catalog: Catalog, prefix: str) -> dict[str, Registered]:
-    """Return the live references of a catalog whose names have a prefix, by the rest of the name."""
+    """Return the live references whose names begin with `prefix`, by the rest of their names."""
     live = [one for one in catalog.references.listed() if one.registration.state == "live"]
     return {one.name.removeprefix(prefix): one for one in live if one.name.startswith(prefix)}
 

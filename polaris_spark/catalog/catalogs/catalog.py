@@ -315,14 +315,14 @@ class Catalog:
             except WrongTypeError as error:
                 if error.found != UNLOADED or error.id == last:
                     raise
-                if self._fixed is not None:  # what was loaded later is not in this state
-                    raise ForbiddenError(
-                        f"a table or view of catalog {self.name!r} as of {self.point} (commit number "
-                        f"{self._fixed.head.number}) is imported, and its metadata is not loaded yet, so it cannot be "
-                        "read in this state; call load_imported on its branch, and read a later state"
-                    ) from error
                 last = error.id
             unloaded = self.reader.get(last, Unloaded)
+            if self._fixed is not None:  # what was loaded later is not in this state
+                raise ForbiddenError(
+                    f"catalog {self.name!r} as of {self.point} (commit number {self._fixed.head.number}) contains the "
+                    f"table or view of {unloaded.metadata_location!r} only as a lazy import whose metadata had not "
+                    "been loaded; to read it, call load_imported on the branch, and then read a later state"
+                )
             load = LoadImported(self.context, Operation(b"", principal), unloaded, self.files)
             self.references.commit(self.reference, load)
 

@@ -157,8 +157,8 @@ class _EndChange(Change[int, None]):
         return self._clock.now_ms()
 
     def put(self, state: State, now: int, before: DroppedCatalog, after: DroppedMark | None) -> None:
-        """Change the mark of a dropped catalog, or remove it if `after` is None. If the catalog has been restored since
-        it was read, do nothing."""
+        """Set the mark of a dropped catalog to `after`, or remove the mark if `after` is None. If the catalog has been
+        restored since it was read, do nothing."""
         id = id_bytes(before.row.entity_id)
         if state.lookup(DROPPED, id) != Entry(before.pointer, before.mark.encode()):
             return

@@ -82,7 +82,8 @@ class SetProperties(TimedChange[CatalogRow]):
         both = sorted(set(updates) & set(self.removals))
         if both:
             raise InputError(
-                f"properties both set and removed: {', '.join(both)}; either set or remove a property"
+                f"properties both set and removed: {', '.join(both)}; a request may only do one of these for each "
+                "property"
             )
         self.row = row
         self.expected = expected

@@ -128,7 +128,8 @@ class PlaceImported(TimedChange[list[ImportOutcome]]):
             if present is not None and present.metadata_location == placement.metadata_location:
                 return ImportOutcome(EXISTS)
             raise AlreadyExistsError(
-                f"{name} was created, changed or dropped in this catalog during the import"
+                f"{name} was {'dropped' if found is None else 'changed' if placement.replaces else 'created'} in "
+                "this catalog during the import, so it was left as it is; import it again"
             )
         if found is None and (taken := taken_by(state, name)) is not None:
             raise AlreadyExistsError(f"{taken} already exists: {name}")

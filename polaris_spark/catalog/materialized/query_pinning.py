@@ -47,7 +47,8 @@ from polaris_spark.errors import BadRequestError
 
 _TAG = "tag_"
 _REFS = ("branch_", _TAG)
-"""Beginnings of the last part of a name that names a branch or tag of the table before it."""
+"""Prefixes of the last part of a name such as `db.table.branch_dev` or `db.table.tag_v1`, which means a branch or tag
+of `db.table`."""
 SESSION_CATALOG = "spark_catalog"
 """Name of the catalog by which Spark reads Delta tables at a location."""
 _DEEPEST = 32

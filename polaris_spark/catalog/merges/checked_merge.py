@@ -240,7 +240,8 @@ def _as_seen(difference: ReadDifference, seen: _Seen | None) -> ReadDifference:
 def _merged(
     catalog: Catalog, make: MakeChange, difference: ReadDifference, label: str
 ) -> Iterator[tuple[MergedState, _Seen]]:
-    """Make a merge in a transaction, which ends without its changes at the end of the block."""
+    """Carry out a merge in a private transaction, and yield the resulting state and what the merge read. The
+    transaction is discarded at the end of the block, so nothing is committed."""
     principal, begun = make(difference).operation.principal, list[Transaction]()
 
     def made() -> _Seen:

@@ -178,9 +178,9 @@ def revert(catalog: Catalog, first: str, last: str, operation: Operation, option
 
     Args:
         first: the first commit to revert, by number, id or time.
-        last: the last one.
+        last: the last commit to revert; may be the same as `first`.
     Raises:
-        BadRequestError: the first commit is not before the last one, or has no parent.
+        BadRequestError: the first commit comes after the last one, or has no parent.
         CheckFailedError: the branch is protected, and a check does not hold.
         HistoryTrimmedError: a commit, or the parent of the first one, is no longer stored.
         MergeConflictError: later commits changed the same things, or what was removed cannot be restored.
@@ -190,7 +190,9 @@ def revert(catalog: Catalog, first: str, last: str, operation: Operation, option
         store = view.base.store
         begin, end = (pinned(store, view.base.head, AsOf.parse(one, "commit")) for one in (first, last))
         if begin.number > end.number:
-            raise BadRequestError(f"commit {begin.number} is not before commit {end.number}")
+            raise BadRequestError(
+                f"commit {begin.number} comes after commit {end.number}; give the older one first"
+            )
         after, before = reader_of(store, end), _parent(store, view.base.head, begin)
         view.require_kept(begin.number - 1)
         changes = changed_entities(catalog.reader.read_shards, after.commit, before.commit)

@@ -36,7 +36,8 @@ overwrite.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from polaris_spark.catalog.files import locations
@@ -312,8 +313,7 @@ def _new_manifests(
         parent = read(parent_list)
         found = avro.first_records(mine, parent)
         new = _without(mine, parent) if found is None else found
-    if len({manifest[avro.PATH] for manifest in new}) < len(new):
-        raise NotRebasedError("the append's manifest list contains a manifest twice")
+    _check_distinct(new)
     for manifest in new:
         _check_new(draft, append, manifest)
     return new
@@ -331,8 +331,14 @@ def _without(mine: ManifestList, parent: ManifestList) -> list[Manifest]:
                 f"manifest {path} of the append's parent is missing or changed in the append's manifest list"
             )
     if len(kept) + len(new) != mine.count:
-        raise NotRebasedError("the append's manifest list contains a manifest twice")
+        _check_distinct(mine.manifests)
     return new
+
+
+def _check_distinct(manifests: Iterable[Manifest]) -> None:
+    for path, times in Counter(manifest[avro.PATH] for manifest in manifests).items():
+        if times > 1:
+            raise NotRebasedError(f"the append's manifest list lists the manifest {path} twice")
 
 
 def _check_new(draft: TableDraft, append: Append, manifest: Manifest) -> None:

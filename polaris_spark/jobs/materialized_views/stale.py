@@ -60,8 +60,8 @@ def _reads(call: Call, namespace: tuple[str, ...] | None) -> dict[TableName, set
 def _refreshed(
     call: Call, reads: Mapping[TableName, set[TableName]], threads: int
 ) -> Iterator[tuple[Any, ...] | None]:
-    """Refresh views, several at a time. A view is refreshed after the views that it reads. Yield the row of each view;
-    None for a view that was fresh."""
+    """Refresh views, several at a time. A view is refreshed after the views that it reads. For each view, yield its row
+    of the result, or None if the view was already up to date."""
     from pyspark import inheritable_thread_target
 
     order = TopologicalSorter(reads)

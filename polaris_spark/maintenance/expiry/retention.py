@@ -37,8 +37,8 @@ class ExpiryRequest(NamedTuple):
     """Time in milliseconds since 1970: older snapshots expire. Replaces the maximum age in the properties of tables,
     namespaces and catalog; None to use these properties."""
     retain_last: int | None = None
-    """Number of snapshots of each branch to keep. Replaces the number in the properties of tables, namespaces and
-    catalog; None to use these properties."""
+    """Number of snapshots of each branch to keep. Overrides the number in the properties of the table, its namespaces
+    and the catalog; None to use those properties."""
     clean_metadata: bool = False
     """Whether to remove schemas and partition specs that no remaining snapshot needs."""
     for_refreshes: Mapping[str, frozenset[int]] | None = None

@@ -12,13 +12,13 @@ from polaris_spark.property_values import duration_text
 LEAST_INTERVAL_MS: Final = 1_000
 """Shortest interval of a schedule, in milliseconds."""
 LONGEST_MS: Final = 36_500 * 86_400_000
-"""Longest interval, jitter and delay of a task, in milliseconds, so that its times can be shown."""
+"""Maximum interval, jitter and delay of a task, in milliseconds, so that its times can be shown."""
 LONGEST_CRON: Final = 200
-"""Largest length of a cron expression, in characters."""
+"""Maximum length of a cron expression, in characters."""
 FIRST_BACKOFF_MS: Final = 30_000
 """Time between the first and the second attempt, in milliseconds. Each further time is twice as long."""
 LONGEST_BACKOFF_MS: Final = 3_600_000
-"""Longest time between two attempts, in milliseconds."""
+"""Maximum time between two attempts, in milliseconds."""
 
 
 def check_timing(timing: Timing) -> None:
