@@ -134,7 +134,8 @@ def hosts(uri: StoreURI, port: int) -> list[Host]:
         match = _HOST.fullmatch(one)
         if match is None or not 0 < int(match["port"] or port) < 65_536:
             raise StoreURIError(
-                f"{uri}: the server {one!r} is not of the form host:port; the port is optional, and from 1 to 65535"
+                f"{uri}: the server {one!r} is not of the form host:port; the port is optional, and is from 1 to "
+                "65535"
             )
         found.append(Host(match["host"].removeprefix("[").removesuffix("]"), int(match["port"] or port)))
     return found

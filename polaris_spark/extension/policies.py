@@ -201,7 +201,7 @@ def applicable_policies(catalog: Catalog, request: Request) -> Response:
     namespace: NamespaceName = namespace_in(query["namespace"]) if query.get("namespace") else ()
     table = query.get("target-name", "")
     if table and not namespace:
-        raise BadRequestError("target-name needs the parameter namespace")
+        raise BadRequestError("the parameter target-name is given without the parameter namespace; give both")
     applied = AppliedPolicies(session.catalog)
     found = [
         ApplicablePolicy(
@@ -238,7 +238,12 @@ def _place(target: PolicyTarget) -> tuple[NamespaceName, str]:
     """Return the namespace and the table of a target."""
     least = {"catalog": 0, "namespace": 1, "table-like": 2}[target.type]
     if len(target.path) < least or (not least and target.path):
-        raise BadRequestError(f"the path of a target of type {target.type} is {target.path}")
+        wanted = ("empty", "the levels of a namespace", "the levels of a namespace and the name of a table")[
+            least
+        ]
+        raise BadRequestError(
+            f"the path of a target of type {target.type} is {str(target.path)[:200]}; it must be {wanted}"
+        )
     if target.type == "table-like":
         return tuple(target.path[:-1]), target.path[-1]
     return tuple(target.path), ""

@@ -247,7 +247,9 @@ class _Fencing:
             self._progress("listing commits", position, len(self.floors))
             head = self._head(row_name)
             if head is None or not head.commit:
-                raise ReferenceGoneError(f"reference {row_name!r} was permanently removed during the sweep")
+                raise ReferenceGoneError(
+                    f"reference {row_name!r} was permanently removed during the sweep; sweep again"
+                )
             found += history(self._references.store, head, floor)
         return found
 

@@ -71,7 +71,7 @@ class StorageAccess:
         """
         operation = checked(request, storage, prefixes)
         if operation.changes and rights != "write":
-            raise ForbiddenError("this state of the table can only be read")
+            raise ForbiddenError("this state of the table can only be read; open a branch to write")
         return signed_headers(
             request, operation, storage.region, self._credentials(storage, role, prefixes, rights, principal)
         )

@@ -97,14 +97,15 @@ def checked(request: SignRequest, storage: Storage, prefixes: Sequence[Prefix]) 
     headers = _checked_headers(request)
     if not _PRINTABLE.fullmatch(request.uri) or _NO_ESCAPE.search(request.uri) or "#" in request.uri:
         raise BadRequestError(
-            "the URI of the request has a fragment, a wrong escape, or a character to be escaped"
+            "the URI of the request has a fragment, a wrong percent escape, or a character that must be "
+            "percent-encoded"
         )
     uri = urlsplit(request.uri)
     netloc = uri.netloc.lower().removesuffix(_PORTS.get(uri.scheme, "/"))
     if any(
         one.lower().removesuffix(_PORTS.get(uri.scheme, "/")) != netloc for one in headers.get("host", ())
     ):
-        raise ForbiddenError("the header Host names another host than the URI of the request")
+        raise ForbiddenError("the header Host and the URI of the request name different hosts")
     bucket, key = _target(storage, prefixes, uri.scheme, netloc, uri.path)
     query = _query(uri.query)
     operation = _operation(request, bucket, key, query, prefixes)
@@ -125,7 +126,7 @@ def _checked_headers(request: SignRequest) -> dict[str, Sequence[str]]:
     for given, values in request.headers.items():
         name = given.lower()
         if name in found:
-            raise BadRequestError(f"the header {name[:80]!r} is given twice")
+            raise BadRequestError(f"the request has the header {name[:80]!r} twice")
         if not all(value.isprintable() for value in (name, *values)):
             raise BadRequestError(
                 f"the header {name[:80]!r} contains characters that cannot be printed; remove them from its name "
@@ -180,7 +181,7 @@ def _query(text: str) -> dict[str, str]:
         name, _, value = part.partition("=")
         name = _unescaped(name)
         if name in found:
-            raise BadRequestError(f"the parameter {name[:80]!r} is given twice")
+            raise BadRequestError(f"the request has the parameter {name[:80]!r} twice")
         found[name] = _unescaped(value)
     return found
 
@@ -245,7 +246,7 @@ def _deleted_keys(body: bytes) -> list[str]:
         if one.tag == f"{namespace}Object" and [part.tag for part in one] == [f"{namespace}Key"]:
             keys.append(one[0].text or "")
         elif one.tag != f"{namespace}Quiet":
-            raise BadRequestError("the body of the request has other elements than Object, Key and Quiet")
+            raise BadRequestError("the body of the request may have only the elements Object, Key and Quiet")
     if not 0 < len(keys) <= _MOST_KEYS or any(len(one) for one in root.iter(f"{namespace}Key")):
         raise BadRequestError(f"the body of the request must name 1 to {_MOST_KEYS} keys")
     return keys

@@ -447,7 +447,7 @@ class References(ReferenceRows):
                 raise ReferenceGoneError(f"reference {name!r} was dropped")
             if head.move is not None:
                 raise TryAgainError(
-                    f"reference {name!r} cannot be moved while its realm moves to another store"
+                    f"reference {name!r} cannot be moved while its realm moves to another store; try again later"
                 )
             if head.commit != expected:
                 raise CommitFailedError(

@@ -78,7 +78,7 @@ def _place(uri: StoreURI, given: Given) -> dict[str, object]:
     found = hosts(uri, 3306)
     if len(found) > 1:
         raise StoreURIError(
-            f"{uri} names several hosts; name one host, or the address of a proxy in front of them"
+            f"{uri} names several hosts; write one host, or the address of a proxy in front of them"
         )
     return {"host": found[0].name, "port": found[0].port}
 

@@ -211,8 +211,8 @@ def drop_branch(catalog: Catalog, name: str, operation: Operation, *, expected: 
 def _require_newest(catalog: Catalog, name: str, head: Head, expected: int | None) -> None:
     if expected not in (None, head.commit):
         raise CommitFailedError(
-            f"branch {name!r} of catalog {catalog.name!r} was not dropped: its newest commit has the id {head.commit}, "
-            f"not {expected}"
+            f"branch {name!r} of catalog {catalog.name!r} was not dropped: its newest commit has the id "
+            f"{head.commit}, not the expected id {expected}"
         )
 
 

@@ -85,7 +85,7 @@ def add_check(catalog: Catalog, branch: str, check: Check, operation: Operation)
         raise BadRequestError(f"the name of a check {check.name[:200]!a} {problem}")
     if branch.startswith(AREA):
         raise BadRequestError(
-            f"{branch!r} is a staging area; add the check to its branch, into which it is committed"
+            f"{branch!r} is a staging area; add the check to the branch into which the area is committed"
         )
     added = check._replace(sql=_query(check))
     _commit(catalog, branch, _Add(catalog.context, operation, catalog.row, branch, added))

@@ -358,7 +358,8 @@ class _OfCheckedNames(Change[P, R]):
                 owner is None or owner.value.decode() != self.operation.principal
             ):  # an owner may do everything
                 raise CommitFailedError(
-                    "a name in the request means another entity than when the request was checked; send it again"
+                    "while the request was being checked, a name in it was given to another entity; send the "
+                    "request again"
                 )
         return self._change.apply(state, prepared)
 

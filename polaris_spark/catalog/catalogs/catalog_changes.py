@@ -126,7 +126,9 @@ class UndropCatalog(TimedChange[CatalogRow]):
         id = id_bytes(self.row.entity_id)
         entry, key = state.lookup(DROPPED, id), catalog_key(self.to)
         if entry is None or DroppedMark.decode(entry.value).ended:
-            raise NotFoundError(f"catalog {self.row.name!r} can no longer be restored, or was restored")
+            raise NotFoundError(
+                f"catalog {self.row.name!r} can no longer be restored, or has been restored already"
+            )
         if state.lookup(NAMES, key) is not None:
             raise taken(self.to)
         before = state.get_for_rewrite(entry.pointer, CatalogRow)

@@ -75,7 +75,9 @@ def create_realm(connection: StoreConnection, name: str, operation: Operation) -
     """
     found = connection.realms.find(name)
     if found is not None and found.state not in (RealmState.CREATED, RealmState.INITIALIZING):
-        raise RealmStateError(f"realm {name!r} already exists and is {found.state.value}")
+        raise RealmStateError(
+            f"realm {name!r} already exists (its state is {found.state.value}); choose another name"
+        )
     return connection.realm(
         name, create=True, initialize=lambda references: initialize(references, operation)
     )

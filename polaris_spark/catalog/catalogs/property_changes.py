@@ -94,7 +94,9 @@ class SetProperties(TimedChange[CatalogRow]):
             raise NotFoundError(f"catalog {self.row.name!r} no longer exists")
         key, entry = found
         if self.expected not in (None, entry.pointer):
-            raise CommitFailedError(f"catalog {self.row.name!r} has changed since it was read; read it again")
+            raise CommitFailedError(
+                f"catalog {self.row.name!r} has changed since it was read; read it again, and repeat the change"
+            )
         before = state.get_for_rewrite(entry.pointer, CatalogRow)
         properties = changed(before.properties, self.updates, self.removals)
         if properties == before.properties:

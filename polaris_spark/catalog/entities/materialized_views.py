@@ -103,8 +103,8 @@ def refuse_storage(state: State, table: TableName, action: str) -> None:
     owner = view_of(state, table)
     if owner is not None:
         raise BadRequestError(
-            f"{table} is the storage table of materialized view {owner[0]} and cannot be {action} on its own; "
-            "use the statements for the materialized view"
+            f"{table} is the storage table of materialized view {owner[0]} and cannot be {action} by itself; use "
+            "the statements for the materialized view"
         )
 
 

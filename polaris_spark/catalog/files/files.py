@@ -102,7 +102,7 @@ class Files:
         uri = urlsplit(location)
         if uri.scheme in ("", "file"):  # a FileIO would open a local file without confinement
             raise BadRequestError(
-                f"{location!r} is a relative path or is on another host; write a local file as file:///path or /path"
+                f"{location!r} is a relative path or on another host; write a local file as file:///path or /path"
             )
         key = (os.getpid(), uri.scheme, uri.netloc)  # connections do not survive a fork
         try:

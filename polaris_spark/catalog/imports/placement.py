@@ -190,7 +190,8 @@ def ensure_namespace(
     """
     if not name:
         raise BadRequestError(
-            "a table or view at the root of the source has no namespace; import it into a namespace (option into)"
+            "a table or view at the root of the source has no namespace; set the argument 'into' to the namespace "
+            "into which to import it"
         )
     missing = []
     for n in range(len(name), 0, -1):

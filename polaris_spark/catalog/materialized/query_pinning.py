@@ -342,9 +342,9 @@ class _Pinning:
     def _delta(self, reference: SourceReference, name: TableName, engine: QueryEngine) -> _Pinned:
         if not engine.reads_delta:
             raise BadRequestError(
-                f"this Spark session cannot read {reference.identifier}: add Delta Lake's package for this Spark, and "
-                "set spark.sql.catalog.spark_catalog to org.apache.spark.sql.delta.catalog.DeltaCatalog and "
-                "spark.sql.extensions to io.delta.sql.DeltaSparkSessionExtension too"
+                f"this Spark session cannot read {reference.identifier}: add Delta Lake's package for this Spark, "
+                "and set spark.sql.catalog.spark_catalog to org.apache.spark.sql.delta.catalog.DeltaCatalog and "
+                "spark.sql.extensions to io.delta.sql.DeltaSparkSessionExtension"
             )
         table = engine.outside.delta(name.name)
         full = quoted((SESSION_CATALOG, *name.namespace, name.name))

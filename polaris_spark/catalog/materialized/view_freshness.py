@@ -97,7 +97,10 @@ def freshness(
     except BadRequestError as error:
         return Freshness(fresh=False, reason=str(error))
     except (AttributeError, KeyError, TypeError):  # not as `source-states` are specified
-        return Freshness(fresh=False, reason="the refresh does not describe all sources")
+        return Freshness(
+            fresh=False,
+            reason="the refresh does not describe all tables and views that the view reads; refresh it again",
+        )
     if changed:
         names = tuple(dict.fromkeys(changed))
         return Freshness(fresh=False, reason=f"changed: {', '.join(names)}", changed=names)
@@ -117,10 +120,14 @@ def _foreign(state: State, view: View, record: Json) -> list[Json]:
     query = query_of(state, view)
     bases = {str(one.get("identifier")): one for one in record.get("base-tables", ())}
     if any(one.get("type") != "iceberg-metastore" for one in bases.values()):
-        raise BadRequestError("the refresh does not describe all sources")
+        raise BadRequestError(
+            "the refresh does not describe all tables and views that the view reads; refresh it again"
+        )
     pinned = pin(state, query.catalog or "this catalog", query, TableName((), ""))
     if pinned.views or {one.identifier for one in pinned.tables} != set(bases):
-        raise BadRequestError("the refresh does not describe all sources")
+        raise BadRequestError(
+            "the refresh does not describe all tables and views that the view reads; refresh it again"
+        )
     return [
         {
             "type": "table",

@@ -146,8 +146,8 @@ def merge_checked(
         except _StaleChecksError:
             continue
     raise CommitFailedError(
-        f"{label} was not committed, nothing was changed: the branches were changed {TRIES} times while the checks of "
-        f"branch {catalog.branch!r} were evaluated; try again later"
+        f"{label} was not committed; nothing was changed. The branches were changed {TRIES} times while the checks "
+        f"of branch {catalog.branch!r} were evaluated; try again later"
     )
 
 
@@ -189,7 +189,7 @@ def _require_all(merged: MergedState, outcomes: list[CheckOutcome]) -> None:
     if failed:
         told = "; ".join(_told(names, *what) for what, names in failed.items())
         raise CheckFailedError(
-            f"{merged.label} is refused, nothing was changed: branch {merged.branch!r} is protected; {told}"
+            f"{merged.label} is refused; nothing was changed. Branch {merged.branch!r} is protected; {told}"
         )
 
 

@@ -210,8 +210,8 @@ def rebase(
         if old is not None and old.format_version != draft.format_version:
             # Its manifests still lack what the table's format version adds: row ids, which the client assigns.
             raise NotRebasedError(
-                f"the manifest list of branch {append.branch} is of format version {old.format_version}, "
-                f"not {draft.format_version}"
+                f"the manifest list of branch {append.branch} has format version {old.format_version}, but the "
+                f"table has {draft.format_version}"
             )
         if old is not None and any(manifest[avro.PATH] in old for manifest in new):
             raise NotRebasedError("a manifest that the append adds is already in the branch")
@@ -303,7 +303,7 @@ def _new_manifests(
     said = mine.metadata.get("format-version", str(mine.format_version))
     if mine.format_version != draft.format_version or said != str(draft.format_version):
         raise NotRebasedError(
-            f"the append's manifest list is of format version {said}, not {draft.format_version}"
+            f"the append's manifest list has format version {said}, but the table has {draft.format_version}"
         )
     if parent_list is None and append.parent is not None:
         parent_list = _list_of(_snapshot(draft, append.parent))

@@ -88,7 +88,7 @@ def refresh(call: Call, name: TableName, *, full: bool = False) -> Refreshed:
         if tries == _TRIES or after.uuid != plan.before.uuid or (same and done.strategy == "full"):
             raise _failure(name, after, cause) from cause
         full = full and after.refresh_id == plan.before.refresh_id
-    raise AssertionError("the last try returns or raises")
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _failure(name: TableName, after: ViewState, error: Exception) -> Exception:

@@ -68,7 +68,10 @@ def _refreshed(
     try:
         order.prepare()
     except CycleError as error:  # views that read each other cannot be created in one order, but replaced
-        raise InputError(f"materialized views read each other: {error.args[1]}") from error
+        raise InputError(
+            "these materialized views read each other in a circle, so none can be refreshed first: "
+            f"{', '.join(map(str, error.args[1]))}; replace one of them so that it does not read the others"
+        ) from error
     session: Any = call.spark()
     inheriting: Any = inheritable_thread_target(session)
     if inheriting is session:  # threads of Python have no threads of their own in the JVM

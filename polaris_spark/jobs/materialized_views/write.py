@@ -159,7 +159,9 @@ def _write_change(
     from polaris_spark.errors import TryAgainError
 
     if not has_same_columns(call.session.catalog.view(), plan.query):
-        raise TryAgainError(f"the columns of a table were changed during the refresh of {name}")
+        raise TryAgainError(
+            f"the columns of a table that {name} reads were changed during its refresh; refresh it again"
+        )
     call.check()
     query.write(table, _summary(plan, done))
 

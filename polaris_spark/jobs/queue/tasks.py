@@ -75,7 +75,7 @@ def new_task(
     if secret is not None:
         raise InputError(
             f"the argument or option {secret!r} is a secret, which the queue does not store: write env:NAME, where "
-            "NAME is an environment variable of the workers"
+            "NAME is an environment variable of the workers that contains it"
         )
     procedure.check_values(call, given)
     attempts = arguments.get("attempts", DEFAULT_ATTEMPTS)

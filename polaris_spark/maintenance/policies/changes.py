@@ -182,8 +182,8 @@ class DropPolicy(PolicyChange[StoredPolicy]):
         targets = state.scan(TARGETS, id_bytes(row.id), id_bytes(row.id + 1))
         if targets and not self.detach_all:
             raise BadRequestError(
-                f"policy {self.name.shown} is attached to {len(targets)} targets; detach it first, or drop it with "
-                "detach_all"
+                f"policy {self.name.shown} is attached to {len(targets):,} targets; detach it first, or drop it "
+                "with detach_all"
             )
         for key, _ in targets:
             state.remove(TARGETS, key)

@@ -129,7 +129,7 @@ def parsed(type_name: str, content: str) -> MaintenanceContent | AccessContent:
             if kind.config is not None:
                 msgspec.convert(found.config, kind.config)
             if found.interval_ms < LEAST_INTERVAL_MS:
-                raise BadRequestError(f"the {INTERVAL!r} in the config of the policy must be at least 1 min")
+                raise BadRequestError(f"{INTERVAL!r} in the config of the policy must be at least 1 min")
             check_duration(INTERVAL, found.interval_ms)
         elif not found.column_projections and not found.row_filters:
             raise BadRequestError("the content of the policy needs 'columnProjections' or 'rowFilters'")

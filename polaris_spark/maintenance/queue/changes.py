@@ -174,7 +174,7 @@ class RetryTask(QueueChange[QueuedTask]):
     def apply(self, state: State, prepared: Moment) -> QueuedTask:
         task = require_single(state, self.id)
         if task.lease is not None:
-            raise BadRequestError(f"the task {self.id:x} is running")
+            raise BadRequestError(f"the task {self.id:x} is running; wait until it ends")
         again = msgspec.structs.replace(task, attempt=0, has_failed=False)
         return put(state, again, prepared.now_ms)
 
