@@ -58,7 +58,7 @@ class Settings(NamedTuple):
     timeout_seconds: float = 30.0
     """Time limit of an attempt, in seconds."""
     max_pause_seconds: float = 300.0
-    """Longest pause between two attempts, in seconds."""
+    """Maximum pause between two attempts, in seconds."""
     attempts: int = 10
     """Number of attempts after which an event becomes a dead letter, if there is a file for them."""
 

@@ -33,7 +33,7 @@ from polaris_spark.rest.router import EXTENSION, Route
 from polaris_spark.rest.session import Session
 
 MAX_WAIT_MS = 60_000
-"""Longest time that a request waits for a change, in milliseconds. A request for a longer wait waits this long."""
+"""Maximum time that a request waits for a change, in milliseconds. A request for a longer wait waits this long."""
 
 OLDEST = "oldest"
 """Value of `after` for the position before the oldest change whose log is kept."""

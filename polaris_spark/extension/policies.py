@@ -40,7 +40,7 @@ from polaris_spark.rest.session import Session
 T = TypeVar("T")
 
 MAX_PAGE = 1_000
-"""Largest number of policies in one response."""
+"""Maximum number of policies in one response."""
 
 
 class CreatePolicyRequest(Message, frozen=True, gc=False):

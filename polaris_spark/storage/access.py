@@ -67,7 +67,7 @@ class StorageAccess:
         Raises:
             BadRequestError: the request is malformed.
             ForbiddenError: the request is not signed.
-            TryAgainError: temporary credentials cannot be had.
+            TryAgainError: temporary credentials cannot be obtained.
         """
         operation = checked(request, storage, prefixes)
         if operation.changes and rights != "write":

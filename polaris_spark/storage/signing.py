@@ -1,8 +1,8 @@
 """Signatures of single requests to S3 (remote signing).
 
 A request is signed only if it is one of the operations that Iceberg's clients need, and if everything that it names is
-in the prefixes of one table. Whatever is not known is refused. The text of the request is checked as it will be sent,
-and the signature covers this text: method, host, path, query, and the headers whose names begin with `x-amz-`. S3
+in the prefixes of one table. Everything that is not known is refused. The text of the request is checked as it will be
+sent, and the signature covers this text: method, host, path, query, and the headers whose names begin with `x-amz-`. S3
 refuses a request with such a header that the signature does not cover.
 """
 
@@ -25,7 +25,7 @@ _NO_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _UNSIGNED: Final = "UNSIGNED-PAYLOAD"
 _HASHES: Final = (_UNSIGNED, "STREAMING-UNSIGNED-PAYLOAD-TRAILER")
-"""Texts that may stand for the hash of a body. Others need a signature of each chunk of the body."""
+"""Values that are accepted in place of the hash of a body. Other values need a signature of each chunk of the body."""
 _PORTS: Final = {"http": ":80", "https": ":443"}
 _MOST_HEADERS: Final = 100
 _MOST_KEYS: Final = 1_000
@@ -42,8 +42,8 @@ _HEADERS: Final = frozenset(
         "trailer", "user-agent",
     )
 )  # fmt: skip  # reads better as one table
-"""Headers that a request may have, of those whose names begin with `x-amz-`. Among the others are those that copy from
-another object, change who may read an object, or lock it."""
+"""Headers that a request may have although their names begin with `x-amz-`. All others are refused: some of them copy
+from another object, change who may read an object, or lock it."""
 _HEADER_PREFIXES: Final = ("x-amz-checksum-", "x-amz-meta-")
 
 _LIST: Final = frozenset(

@@ -441,7 +441,7 @@ class References(ReferenceRows):
         fences: set[int] = set()
 
         def moved(head: Head) -> Head:
-            if head.fence in fences:  # by an earlier try
+            if head.fence in fences:  # by an earlier attempt
                 return head
             if head.sealed:
                 raise ReferenceGoneError(f"reference {name!r} was dropped")

@@ -99,7 +99,7 @@ def test_a_branch_is_renamed_reassigned_and_protected(place: tuple[str, ...]) ->
     assert moved["branch"] == "trial"
     assert told("protect", *place, "--name", "trial") == [{"branch": "trial", "protected": True}]
     refused = run("branch", "drop", *place, "--name", "trial", POLARIS_SPARK_TOKEN=TOKEN)
-    assert (refused.code, "Branch 'trial' is protected" in refused.err) == (2, True)
+    assert (refused.code, "branch 'trial' is protected" in refused.err) == (2, True)
     assert told("unprotect", *place, "--name", "trial") == [{"branch": "trial", "protected": False}]
     [altered] = told("alter", *place, "--name", "trial", "--owner", "ann")
     [described] = told("describe", *place, "--name", "trial")

@@ -31,11 +31,11 @@ from polaris_spark.index import Entry
 from polaris_spark.names import AREA, problem_of
 
 MAX_NAME_BYTES = 200
-"""Longest name of a check, in bytes of UTF-8."""
+"""Maximum length of the name of a check, in bytes of UTF-8."""
 MAX_SQL_BYTES = 8_192
-"""Longest SQL text of a check, in bytes of UTF-8."""
+"""Maximum length of the SQL text of a check, in bytes of UTF-8."""
 MAX_CHECKS = 100
-"""Largest number of checks of a branch."""
+"""Maximum number of checks of a branch."""
 
 _END = CHECKS[:-1] + bytes([CHECKS[-1] + 1])
 _QUERIES = ("SELECT", "WITH", "VALUES", "(")

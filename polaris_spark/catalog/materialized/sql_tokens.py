@@ -12,7 +12,7 @@ from typing import NamedTuple
 from polaris_spark.errors import BadRequestError
 
 MAX_LENGTH = 1 << 20
-"""Longest accepted text, in characters."""
+"""Maximum length of a text, in characters."""
 MAX_DEPTH = 500
 """Deepest accepted nesting of parentheses and brackets. Python's limit on recursion usually rejects less."""
 

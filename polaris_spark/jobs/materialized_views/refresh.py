@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from polaris_spark.commits.state import State
 
 _TRIES = 3
-"""Number of times that a refresh is tried. It begins again if another refresh or a change of the view came first."""
+"""Maximum number of attempts of a refresh. It begins again if another refresh or a change of the view came first."""
 
 
 class Refreshed(NamedTuple):
@@ -71,7 +71,7 @@ def refresh(call: Call, name: TableName, *, full: bool = False) -> Refreshed:
         try:
             done = write_rows(call, name, plan)
         except IncrementalError as error:
-            # For example, a snapshot has expired. The next try computes all rows.
+            # For example, a snapshot has expired. The next attempt computes all rows.
             failed = str(error)
             done = Done("incremental", plan.reason)
             cause = error.cause

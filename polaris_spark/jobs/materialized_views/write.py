@@ -111,7 +111,7 @@ def _check_query(call: Call, sql: str, analyzed: Any, table: str) -> None:
         analyzed: Spark's plan of the query.
         table: name of the storage table in SQL.
     Raises:
-        InputError: they are not, or it cannot.
+        InputError: the rows differ between users, or the table cannot store them unchanged.
     """
     from polaris_spark.errors import InputError
 

@@ -72,7 +72,7 @@ class ToExpire(NamedTuple):
     of the catalog."""
     decision: ExpiryDecision
     policy: Mapping[str, str] = {}
-    """Properties that replace those of the table and `levels`, because a policy says so."""
+    """Properties that a policy sets. They override those of the table and `levels`."""
 
 
 class Removed(NamedTuple):

@@ -53,7 +53,7 @@ MOVED_FROM: Final = "moved-from"
 """Property of the target's realm record after a migration: the URI of the source store."""
 
 SHORT: Final = 0.2
-"""Fraction of the longest allowed pause. The switch begins after a round of copying that took less time than this."""
+"""Fraction of the maximum pause. The switch begins after a round of copying that took less time than this."""
 
 _ROUNDS = 20
 """Maximum number of rounds of copying newer commits before an attempt to switch."""

@@ -21,12 +21,12 @@ from polaris_spark.maintenance.policies.types import parsed, type_of
 R = TypeVar("R")
 
 MAX_POLICIES: Final = 10_000
-"""Largest number of policies of a catalog."""
+"""Maximum number of policies of a catalog."""
 MAX_NAME_BYTES: Final = 200
 MAX_DESCRIPTION: Final = 4_096
-"""Longest description of a policy, in characters."""
+"""Maximum length of the description of a policy, in characters."""
 MAX_PARAMETER_BYTES: Final = 1_024
-"""Largest size of the parameters with which a policy is attached, in bytes."""
+"""Maximum size of the parameters with which a policy is attached, in bytes."""
 _NAME = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 

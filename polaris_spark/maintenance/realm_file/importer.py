@@ -13,7 +13,7 @@
 
 Only the loader whose token is in the record notes blocks and makes the realm ACTIVE. A new run replaces the token, so
 that an earlier run that still works ends at its next note. The two may write rows at the same time: these are the same
-rows, and the heads of a realm that is ACTIVE are never overwritten (`migrating.steps.write_references`).
+rows, and the heads of a realm that is ACTIVE are never overwritten (`migration.steps.write_references`).
 """
 
 from __future__ import annotations
