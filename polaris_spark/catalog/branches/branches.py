@@ -105,12 +105,12 @@ def branch_or_tag_of(catalog: Catalog, name: str) -> CommitReader:
 
 
 def branches(catalog: Catalog) -> list[Branch]:
-    """Return all branches of a catalog that are not dropped, in the order of their names."""
+    """Return all branches of a catalog that are not dropped, sorted by name."""
     return _listed(catalog, heads_prefix(catalog.row))
 
 
 def tags(catalog: Catalog) -> list[Branch]:
-    """Return all tags of a catalog that are not dropped, in the order of their names."""
+    """Return all tags of a catalog that are not dropped, sorted by name."""
     return _listed(catalog, tags_prefix(catalog.row))
 
 

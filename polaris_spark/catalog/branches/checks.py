@@ -51,7 +51,7 @@ class Check(NamedTuple):
 
 
 def checks_in(state: State) -> list[Check]:
-    """Return the checks of a branch, in the order of their names."""
+    """Return the checks of a branch, sorted by name."""
     return [
         Check(key.removeprefix(CHECKS).decode(), entry.value.decode())
         for key, entry in state.scan(PROTECTION, CHECKS, _END)
@@ -59,7 +59,7 @@ def checks_in(state: State) -> list[Check]:
 
 
 def checks_of(catalog: Catalog, branch: str) -> list[Check]:
-    """Return the checks of a branch, in the order of their names.
+    """Return the checks of a branch, sorted by name.
 
     Raises:
         NotFoundError: the branch does not exist.

@@ -368,7 +368,7 @@ class _OfCheckedNames(Change[P, R]):
 
 
 class _Recorded(Change[P, R]):
-    """A change whose reads are added to a list, also if it fails."""
+    """A change whose reads are added to a list, even if the change fails."""
 
     def __init__(self, change: Change[P, R], reads: list[list[Read]]) -> None:
         self.operation = change.operation

@@ -206,7 +206,7 @@ def copy_to_branches(
     """Write a copy of a catalog's row to all its branches that do not have this copy.
 
     Args:
-        what: begin of the message of an error, which says what was done.
+        what: beginning of the error message, which says what was done.
         advice: how the user can complete it.
     Raises:
         PolarisError: a copy was not written, because the branch's reference cannot be read or changed.

@@ -219,7 +219,7 @@ class _Pinning:
     def _source(
         self, reference: SourceReference, query: ViewQuery, above: tuple[tuple[str, ...], ...]
     ) -> _Pinned:
-        """Pin what a reference names."""
+        """Pin the table or view that a reference names."""
         for name in self.names(reference.parts, query):
             found = find(self.state, table_key(name))
             if found is not None:

@@ -2,7 +2,7 @@
 
 A client that loads a table or view because a view names it can say so by the parameter `referenced-by` of the Iceberg
 REST protocol: the chain of views, the outermost first. In a realm with access control, the caller then needs a
-privilege on the outermost view only. Whatever a view names is read with the rights of the view's definer, the
+privilege on the outermost view only. Everything that a view names is read with the rights of the view's definer, the
 principal that made its current version. The chain is only a claim, so `definer_of` checks each of its links.
 """
 

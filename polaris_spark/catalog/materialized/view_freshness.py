@@ -63,7 +63,7 @@ def freshness(
     Args:
         outside: looks up sources outside of the catalog. Without it, the rows of a view that reads tables of another
             catalog, or Iceberg tables by their location, are not fresh.
-        only_recorded: whether only sources are looked up that the refresh recorded with their ids. Set it for a reader
+        only_recorded: whether to look up only sources that the refresh recorded with their ids. Set it for a reader
             that may see the view, but not all tables: the query can name tables that its author may not see. If another
             writer made the refresh, the rows then are not fresh.
     Raises:

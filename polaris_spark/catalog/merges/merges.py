@@ -65,7 +65,7 @@ class Options(NamedTuple):
 
 
 def compare(catalog: Catalog, before: CommitReader, after: CommitReader) -> list[EntityChange]:
-    """Return the entities that differ between two states, in the order of their names."""
+    """Return the entities that differ between two states, sorted by name."""
     return list(changed_entities(catalog.reader.read_shards, before.commit, after.commit).values())
 
 
@@ -110,8 +110,8 @@ def merge_branch(
 
 
 def _require_as_new(base: CommitReader, theirs: CommitReader) -> None:
-    """Check that the commit that was read of a branch is not older than the commit of this branch that another branch
-    contains. Otherwise the base of a merge would be wrong.
+    """Check that the commit that was read of a branch is not older than the newest commit of the branch that another
+    branch contains. Otherwise the base of a merge would be wrong.
 
     Raises:
         PrepareAgain: the commit that was read is older.

@@ -98,7 +98,7 @@ def isolation_of(text: str) -> Isolation:
     """Return the isolation that a text means.
 
     Raises:
-        InputError: it means none.
+        InputError: the text is not the name of an isolation level.
     """
     try:
         return Isolation(text.lower())

@@ -284,7 +284,7 @@ def attached(state: State, target: int) -> list[StoredPolicy]:
 
 
 def policies_in(state: State, namespace: int | None = None) -> list[StoredPolicy]:
-    """Return the policies of a namespace, or of all namespaces, in the order of their namespaces and names.
+    """Return the policies of a namespace, or of all namespaces, sorted by namespace and name.
 
     Args:
         namespace: entity id of the namespace; None for all.
