@@ -134,7 +134,7 @@ class Sender:
         Args:
             dead: file of events that are given up; None to repeat an event until the receiver accepts it.
             sleep: waits for a number of seconds.
-            jitter: returns a number from 0 to 1, by which pauses differ.
+            jitter: returns a number from 0 to 1 that makes pauses differ.
         """
         self._settings = settings
         self._make_request = make_request

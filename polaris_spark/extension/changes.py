@@ -1,7 +1,7 @@
 """The route by which a client follows the changes of a branch, with long polling.
 
 A request that finds no changes gets a `PendingResponse`, so the transport can wait for the next commit without
-occupying a thread that other requests need (`rest.request.Pending`).
+occupying a thread that other requests need (`rest.request.PendingResponse`).
 """
 
 from __future__ import annotations

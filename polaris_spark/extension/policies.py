@@ -111,16 +111,16 @@ class ListPoliciesResponse(Message, frozen=True, omit_defaults=False, gc=False):
 
 
 class ApplicablePolicy(PolicyModel, frozen=True, omit_defaults=False, gc=False):
-    """A policy that applies to something."""
+    """A policy that applies to a target."""
 
     inherited: bool
-    """Whether it is attached to something above."""
+    """Whether the policy is attached to a namespace or catalog above, and not to the target itself."""
     namespace: list[str]
     """Namespace of the policy."""
 
 
 class ApplicablePoliciesResponse(Message, frozen=True, omit_defaults=False, gc=False):
-    """A page of the policies that apply to something."""
+    """A page of the policies that apply to a target."""
 
     applicable_policies: list[ApplicablePolicy]
     next_page_token: str | None = None

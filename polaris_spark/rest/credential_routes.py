@@ -127,7 +127,7 @@ def delegation(catalog: Catalog, request: Request, loaded: Loaded) -> Delegation
     access, or gets none.
 
     Raises:
-        TryAgainError, ForbiddenError: temporary credentials cannot be had.
+        TryAgainError, ForbiddenError: temporary credentials cannot be obtained.
     """
     kinds = wanted(request)
     if not kinds:
@@ -247,9 +247,10 @@ def _rights(session: Serving, catalog: Catalog, request: Request, loaded: Loaded
     """Return what a caller may do with the data of a table.
 
     Raises:
-        ForbiddenError: nothing.
+        ForbiddenError: the caller may do nothing with the data.
         NotAuthorizedError: the principal has been revoked or has expired since the request was checked.
-        NotFoundError: nothing with a table whose creation is staged, in a namespace that the caller may not see.
+        NotFoundError: the caller may do nothing with the data, the creation of the table is staged, and the caller may
+            not see the namespace.
     """
     most: Rights = "read" if catalog.is_fixed else "write"
     rules = session.access.rules()

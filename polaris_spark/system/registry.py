@@ -231,7 +231,7 @@ class References(ReferenceRows):
             ForbiddenError: the reference is a tag.
         """
         if is_tag(name):
-            raise ForbiddenError(f"reference {name!r} is a tag, which accepts no commits")
+            raise ForbiddenError(f"reference {name!r} is a tag, which accepts no commits; commit to a branch")
         try:
             return self._commit(name, change)
         except ProtectedBranchError as error:

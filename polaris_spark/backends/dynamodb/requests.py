@@ -162,7 +162,7 @@ class Requests:
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
-            raise StateError(f"the store {self.settings.where} is closed")
+            raise StateError(f"the store {self.settings.where} is closed; open it again")
 
 
 class _Pauses:

@@ -91,11 +91,14 @@ def _encryption(uri: StoreURI, given: Given) -> dict[str, object]:
     mode = given.one_of("ssl_mode", _SSL_MODES) or usual
     for name, path in files.items():
         if not Path(path).is_file():
-            raise StoreURIError(f"{name}={path!r} of a {uri.scheme}: store is not a file")
+            raise StoreURIError(
+                f"{name}={path!r} of a {uri.scheme}: store is not a file; give the path of an existing file"
+            )
     if mode in ("disabled", "preferred"):
         if files:
             raise StoreURIError(
-                f"{next(iter(files))} of a {uri.scheme}: store cannot be combined with ssl_mode={mode}"
+                f"{next(iter(files))} of a {uri.scheme}: store cannot be combined with ssl_mode={mode}; leave one "
+                "of them out"
             )
         return {"ssl_disabled": True} if mode == "disabled" else {}
     try:

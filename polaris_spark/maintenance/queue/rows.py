@@ -122,7 +122,7 @@ class RunRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     holder: str
     """Host and process that ran it."""
     started_ms: int
-    """Milliseconds since 1970."""
+    """Start of the run, in milliseconds since 1970."""
     ended_ms: int
     """End of the run, in milliseconds since 1970. For a lost run, the time at which the loss was noticed."""
     outcome: Outcome
