@@ -593,8 +593,8 @@ def _network(scheme: str, rest: str, options: dict[str, str]) -> StoreURI:
     authority, _, path = rest[2:].partition("/")
     if "@" in path:  # the user or password probably contains a slash; a part of the password would be shown
         raise StoreURIError(
-            f"a {scheme}: store URI has '@' after a slash; write '/' in a user or password as %2F, and '@' in a "
-            "path as %40"
+            f"a {scheme}: store URI has '@' after a slash; in a user or password, write '/' as %2F, and in a path, "
+            "write '@' as %40"
         )
     user = password = None
     if "@" in authority:

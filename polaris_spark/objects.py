@@ -408,7 +408,7 @@ def _preamble(part_0: bytes, key: str) -> tuple[int, int]:
     format, parts, length = _PREAMBLE.unpack_from(part_0)
     if format != FORMAT:
         raise NewerFormatError(
-            f"object {key} has row format {format}; this release can only read format {FORMAT}; use a newer release"
+            f"object {key} has row format {format}; this release can read only format {FORMAT}: use a newer release"
         )
     return parts, length
 

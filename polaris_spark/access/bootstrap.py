@@ -82,7 +82,10 @@ def bootstrap(
     if known is not None and given is not None:
         other = None if head is None else find_client(head, given.client_id)
         if other is None or other.entity_id != known.entity_id:
-            raise InputError(f"principal {name!r} has the client id {known.client_id!r}, which cannot change")
+            raise InputError(
+                f"principal {name!r} has the client id {known.client_id!r}, which cannot change; give this client "
+                "id, or name another administrator by --principal"
+            )
     credentials = given or Credentials.new(known.client_id if known is not None else "")
     ensure_reference(references, ACCESS, operation)
     change = Begin(references.clock, operation, name, credentials, reset=reset)

@@ -158,7 +158,9 @@ class DropRole(AccessChange[None]):
     def __init__(self, clock: Clock, operation: Operation, role: RoleName) -> None:
         super().__init__(clock, operation)
         if role.catalog is None and role.name == SERVICE_ADMIN:
-            raise ForbiddenError(f"the principal role {SERVICE_ADMIN} cannot be dropped")
+            raise ForbiddenError(
+                f"the principal role {SERVICE_ADMIN} cannot be dropped; it is the role of administrators"
+            )
         self.role = role
 
     def apply(self, state: State, prepared: int) -> None:
@@ -243,7 +245,7 @@ def require_unchanged(what: str, present: int, expected: int | None) -> None:
         CommitFailedError: the row is another one.
     """
     if expected not in (None, present):
-        raise CommitFailedError(f"{what} has been changed meanwhile; read it again")
+        raise CommitFailedError(f"{what} has been changed meanwhile; read it again, and repeat the change")
 
 
 def check_new_name(name: str, what: str) -> None:
@@ -258,7 +260,9 @@ def check_new_name(name: str, what: str) -> None:
     if problem is not None:
         raise BadRequestError(f"the name {name[:200]!a} of a {what} {problem}; choose another name")
     if len(name.encode()) > MAX_NAME_BYTES:
-        raise BadRequestError(f"the name of a {what} can have at most {MAX_NAME_BYTES} bytes")
+        raise BadRequestError(
+            f"the name of a {what} has {len(name.encode()):,} bytes; the maximum is {MAX_NAME_BYTES}"
+        )
 
 
 def checked_properties(given: Mapping[str, str]) -> dict[str, str]:
@@ -271,7 +275,8 @@ def checked_properties(given: Mapping[str, str]) -> dict[str, str]:
         len(name) + len(text) > MAX_PROPERTY_CHARACTERS for name, text in given.items()
     ):
         raise BadRequestError(
-            f"a principal or role can have at most {MAX_PROPERTIES} properties of {MAX_PROPERTY_CHARACTERS} characters"
+            f"a principal or role can have at most {MAX_PROPERTIES} properties, and each name with its value at "
+            f"most {MAX_PROPERTY_CHARACTERS} characters"
         )
     return dict(given)
 

@@ -58,8 +58,8 @@ class Credentials(NamedTuple):
             raise InputError(f"{what} must have the form client_id:client_secret")
         if problem_of(client_id) or len(client_id) > _MOST or len(secret) > _MOST:
             raise InputError(
-                f"{what} has a client id or secret that cannot be used: each has at most {_MOST} characters, and the "
-                "client id must be printable"
+                f"{what} has a client id or secret that cannot be used: each may have at most {_MOST} characters, "
+                "and the client id must be printable"
             )
         return cls(client_id, Secret(secret))
 

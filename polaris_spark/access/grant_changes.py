@@ -57,7 +57,7 @@ class Grant(AccessChange[list[str]]):
         if role.catalog is not None and catalog_of(securable) != role.catalog.entity_id:
             raise ForbiddenError(f"{role} can have grants only in its catalog, not on {described}")
         if role.name == (SERVICE_ADMIN if role.catalog is None else CATALOG_ADMIN):
-            raise ForbiddenError(f"the grants of {role} cannot be changed; it has all privileges")
+            raise ForbiddenError(f"the grants of {role} cannot be changed; it always has all privileges")
         self.role, self.securable, self.privileges = role, securable, tuple(privileges)
         self.described, self.revoke = described, revoke
 

@@ -70,13 +70,21 @@ def verified_claims(token: str, key: jwt.PyJWK, algorithm: str) -> dict[str, Any
         NotAuthorizedError: the signature is wrong, or the token is not in a form that can be verified.
     """
     if algorithm not in ALGORITHMS:
-        raise NotAuthorizedError(f"the algorithm {algorithm[:20]!r} is not allowed")
+        raise NotAuthorizedError(
+            f"the token is signed with the algorithm {algorithm[:20]!r}; allowed are: {', '.join(ALGORITHMS)}"
+        )
     if isinstance(key.key, RSAPublicKey) and key.key.key_size < _RSA_BITS:
-        raise NotAuthorizedError(f"the RSA key {str(key.key_id)[:80]!r} has fewer than {_RSA_BITS} bits")
+        raise NotAuthorizedError(
+            f"the RSA key {str(key.key_id)[:80]!r} has fewer than {_RSA_BITS} bits; the issuer must sign with a "
+            "longer key"
+        )
     try:
         header = jwt.get_unverified_header(token)
         if "crit" in header or "b64" in header:
-            raise NotAuthorizedError("the token has headers that change how it is verified")
+            raise NotAuthorizedError(
+                "the token has the header 'crit' or 'b64', which changes how a token is verified and is not "
+                "supported"
+            )
         kind = header.get("typ")
         if (kind.lower() if isinstance(kind, str) else kind) not in _TYPES:
             raise NotAuthorizedError(
@@ -118,13 +126,16 @@ def check_times(claims: Mapping[str, Any], now: float, skew: float) -> float:
     """
     expires = _time(claims, "exp")
     if expires is None:
-        raise NotAuthorizedError("the token has no claim 'exp'")
+        raise NotAuthorizedError("the token has no claim 'exp', the time at which it expires")
     if now >= expires + skew:
-        raise ExpiredTokenError("the token has expired")
+        raise ExpiredTokenError("the token has expired; get a new one")
     for name in ("nbf", "iat"):
         begins = _time(claims, name)
         if begins is not None and begins > now + skew:
-            raise NotAuthorizedError(f"the token is not valid yet: its claim {name!r} is in the future")
+            raise NotAuthorizedError(
+                f"the token is not valid yet: its claim {name!r} is {begins:.0f}, but it is {now:.0f} now (seconds "
+                "since 1970); compare the clocks of the issuer and of this server"
+            )
     return expires
 
 
@@ -137,7 +148,7 @@ def _time(claims: Mapping[str, Any], name: str) -> float | None:
             return float(value)
     except OverflowError:
         pass
-    raise NotAuthorizedError(f"the claim {name!r} is not a time")
+    raise NotAuthorizedError(f"the claim {name!r} of the token is not a time in seconds since 1970")
 
 
 def has_audience(claims: Mapping[str, Any], accepted: frozenset[str]) -> bool:

@@ -151,7 +151,10 @@ class ReplaceCredentials(PrincipalChange):
     def apply(self, state: State, prepared: int) -> Principal:
         before, row = self.find(state)
         if row.client_id != self.credentials.client_id:
-            raise BadRequestError(f"principal {self.name!r} has another client id than the new credentials")
+            raise BadRequestError(
+                f"the new credentials have another client id than principal {self.name!r}; the client id of a "
+                "principal cannot change"
+            )
         newest = row.secrets[0].created if row.secrets else 0
         if self.expected not in (None, newest):
             raise NotAuthorizedError(

@@ -1,8 +1,8 @@
 """Privileges, what each implies, and on which securables it can be granted.
 
-Privileges that Apache Polaris also has, have the same names. A request is allowed if one of the caller's active roles
-holds the needed privilege, or one that implies it, on the securable or on any securable above it. Grants are the only
-rules: there are no denials.
+Privileges that also exist in Apache Polaris have the same names there. A request is allowed if one of the caller's
+active roles holds the needed privilege, or one that implies it, on the securable or on any securable above it. Grants
+are the only rules: there are no denials.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def find_client(head: CommitReader, client_id: str) -> Principal | None:
 
 
 def list_principals(head: CommitReader) -> list[Principal]:
-    """Return all principals that are not dropped, in the order of their names."""
+    """Return all principals that are not dropped, sorted by name."""
     pointers = [entry.pointer for _, entry in head.index(PRINCIPALS).range()]
     found = head.store.get_many(pointers, Principal)
     return [found[id] for id in pointers if found[id].state != "dropped"]

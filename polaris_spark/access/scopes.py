@@ -128,8 +128,8 @@ class Sight:
         """Whether the principal sees all rows of the catalog."""
 
     def may(self, privilege: str, path: tuple[str, ...], kind: bytes, name: str, entity_id: int) -> bool:
-        """Whether the principal holds a privilege on a namespace, table or view in this state, or owns it, or
-        something above it.
+        """Whether the principal holds a privilege on a namespace, table or view in this state or on something above it,
+        or owns one of these.
 
         Args:
             path: the namespace that contains it.
@@ -140,8 +140,9 @@ class Sight:
         return kind == TABLE and len(path) > 1 and self._reads_view_of(path, name)
 
     def may_by_id(self, privilege: str, entity_id: int) -> bool | None:
-        """Whether the principal holds a privilege on what has an entity id in this state, or owns it or something
-        above it; None if this state does not contain the entity, and the principal has nothing on the entity itself."""
+        """Whether the principal holds a privilege on the entity with an id, as it is in this state, or on something
+        above it, or owns one of these. None if this state does not contain the entity, and the principal neither holds
+        the privilege on the entity itself nor owns it."""
         known = self._by_id.get((privilege, entity_id))
         if known is not None:
             return known
@@ -223,8 +224,8 @@ def sees_change(
     privilege: str, entity_id: int, path: tuple[str, ...], now: Sight, then: Callable[[], Sight | None]
 ) -> bool:
     """Whether a principal sees a change of a namespace, table or view. The change belongs to the entity id, so renames
-    do not matter. If the entity does not exist any more, the change is visible to those who may see what is in the
-    namespace that contained it.
+    do not matter. If the entity does not exist any more, the change is visible to principals that may see the content
+    of the namespace that contained it.
 
     Args:
         path: the namespace that contained the entity after the change.

@@ -111,7 +111,9 @@ class TokenIssuer:
         """
         found = verify_token(head, self._realm, token, self._references.clock.now_ms())
         if found is None:
-            raise NotAuthorizedError("the token is of another issuer")
+            raise NotAuthorizedError(
+                "the token was not issued by a server of this realm; log in to this realm"
+            )
         return found
 
     def issue(
@@ -183,15 +185,17 @@ def verify_token(head: CommitReader, realm: str, token: str, now_ms: int) -> Ver
     if said is None or said.issuer != issuer:
         return None
     if said.algorithm != ALGORITHM:
-        raise NotAuthorizedError(f"the algorithm {said.algorithm[:20]!r} is not allowed")
+        raise NotAuthorizedError(
+            f"the token is signed with the algorithm {said.algorithm[:20]!r}; it must be {ALGORITHM}"
+        )
     row = next((one for one in token_keys(head) if one.id == said.key_id), None)
     if row is None:
-        raise NotAuthorizedError("the key that signed the token no longer exists")
+        raise NotAuthorizedError("the key that signed the token no longer exists; log in again")
     claims = verified_claims(token, verifying_key(row), ALGORITHM)
     now = now_ms / 1_000
     expires = check_times(claims, now, _SKEW_SECONDS)
     if claims.get("iss") != issuer or not has_audience(claims, frozenset([issuer])):
-        raise NotAuthorizedError("the token is for another realm")
+        raise NotAuthorizedError("the token is for another realm; log in to this realm")
     principal, secret = _principal(head, claims, now_ms), claims.get("sec")
     if isinstance(secret, int):
         _secret(principal, secret, now_ms)
@@ -277,7 +281,9 @@ def _principal(head: CommitReader, claims: Mapping[str, Any], now_ms: int) -> Pr
     if not found.is_active(now_ms):
         raise NotAuthorizedError(f"the principal {found.name!r} is revoked or has expired")
     if claims.get("ver") != found.valid_from:
-        raise NotAuthorizedError(f"the credentials of {found.name!r} have changed since the token was issued")
+        raise NotAuthorizedError(
+            f"the credentials of {found.name!r} have changed since the token was issued; log in again"
+        )
     return found
 
 
@@ -290,7 +296,9 @@ def _secret(principal: Principal, created: int, now_ms: int) -> HashedSecret:
     for one in principal.secrets:
         if one.created == created and not 0 < one.expires <= now_ms:
             return one
-    raise NotAuthorizedError(f"the secret of {principal.name!r} has been replaced since the token was issued")
+    raise NotAuthorizedError(
+        f"the secret of {principal.name!r} has been replaced since the token was issued; log in with the new secret"
+    )
 
 
 def _roles(claims: Mapping[str, Any]) -> frozenset[str] | None:

@@ -190,7 +190,7 @@ class MemoryBackend(Backend):
 
     def _open(self) -> _Tables:
         if self._closed:
-            raise StateError(f"the store memory:{self._name} is closed")
+            raise StateError(f"the store memory:{self._name} is closed; open it again")
         if self._tables.process != os.getpid():
             raise StateError(
                 f"the store memory:{self._name} belongs to process {self._tables.process} and cannot be used in a "

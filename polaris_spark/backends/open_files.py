@@ -39,8 +39,8 @@ def release(*files: Identity) -> None:
 
 @contextlib.contextmanager
 def opening(*paths: str) -> Iterator[None]:
-    """Make `is_held` return True for the files at these paths until the block ends, because a database opens or creates
-    them within the block. The backend must call `hold` before the block ends, if the files are then open."""
+    """Make `is_held` return True for the files at these paths until the block ends, for use while a database opens or
+    creates them. If the files stay open, the backend must call `hold` before the block ends."""
     with _guard:
         _opening.update(paths)
     try:

@@ -175,7 +175,7 @@ class Sessions(ABC, Generic[S]):
     def _lend(self, work: Callable[[S], T]) -> T:
         """Wait until a session is available, call `work` with the session, and return its result."""
         if self._closed:
-            raise StateError(f"the store {self._where} is closed")
+            raise StateError(f"the store {self._where} is closed; open it again")
         try:
             return self._places.run(self._work, work, self._idle)
         except LimitReachedError:

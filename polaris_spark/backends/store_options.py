@@ -101,7 +101,8 @@ class Given:
 
 
 def account(uri: StoreURI, given: Given) -> tuple[str | None, Secret | None]:
-    """Return the user in a URI and the option `password`. Each is None if it is missing; a user may have no password.
+    """Return the user from the URI and the password from the options. Either is None if missing; a user without a
+    password is allowed.
 
     Raises:
         StoreURIError: a password is given without a user.
@@ -133,7 +134,8 @@ def hosts(uri: StoreURI, port: int) -> list[Host]:
         match = _HOST.fullmatch(one)
         if match is None or not 0 < int(match["port"] or port) < 65_536:
             raise StoreURIError(
-                f"{uri}: the server {one!r} is not of the form host:port; the port is optional, and from 1 to 65535"
+                f"{uri}: the server {one!r} is not of the form host:port; the port is optional, and is from 1 to "
+                "65535"
             )
         found.append(Host(match["host"].removeprefix("[").removesuffix("]"), int(match["port"] or port)))
     return found

@@ -67,7 +67,7 @@ class Workers:
     def _submitted(self, function: Callable[[A], T], arguments: Sequence[A]) -> list[Future[T]]:
         with self._lock:
             if self._closed:
-                raise StateError(f"{self._where} is closed")
+                raise StateError(f"{self._where} is closed; open the store again")
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="polaris-store")
             return [self._pool.submit(function, argument) for argument in arguments]

@@ -27,7 +27,7 @@ OLDEST = "oldest"
 """Position before the oldest change whose log is kept."""
 
 WAIT_SECONDS = 30
-"""Longest time for which a source waits for a change before it returns an empty page, in seconds."""
+"""Maximum time for which a source waits for a change before it returns an empty page, in seconds."""
 
 _LONGEST_PAUSE_SECONDS = 30.0
 

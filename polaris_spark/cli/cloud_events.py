@@ -34,7 +34,8 @@ def require_libraries() -> None:
         import standardwebhooks  # noqa: F401  # the same
     except ImportError as error:
         raise MissingLibraryError(
-            f"the library {error.name} is missing; install polaris-spark[events]"
+            f"CloudEvents need the library {error.name}, which is not installed: pip install "
+            "'polaris-spark[events]'"
         ) from error
 
 

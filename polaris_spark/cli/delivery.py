@@ -58,7 +58,7 @@ class Settings(NamedTuple):
     timeout_seconds: float = 30.0
     """Time limit of an attempt, in seconds."""
     max_pause_seconds: float = 300.0
-    """Longest pause between two attempts, in seconds."""
+    """Maximum pause between two attempts, in seconds."""
     attempts: int = 10
     """Number of attempts after which an event becomes a dead letter, if there is a file for them."""
 
@@ -134,7 +134,7 @@ class Sender:
         Args:
             dead: file of events that are given up; None to repeat an event until the receiver accepts it.
             sleep: waits for a number of seconds.
-            jitter: returns a number from 0 to 1, by which pauses differ.
+            jitter: returns a number from 0 to 1 that makes pauses differ.
         """
         self._settings = settings
         self._make_request = make_request

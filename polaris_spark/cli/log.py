@@ -104,7 +104,7 @@ def log(
 
     if follow and (until is not None or not as_json):
         raise InputError(
-            "--follow prints lines of JSON until it is interrupted: give --json too, and no --until"
+            "--follow prints lines of JSON until it is interrupted: add --json, and leave out --until"
         )
     wanted = ChangeFilter(tuple(table or ()), tuple(principal or ()), tuple(action or ()))
     begin = None if since is None else AsOf.parse(since, "--since")

@@ -151,7 +151,7 @@ def is_sent(change: Json) -> bool:
 
 
 def events_of(changes: Iterable[Json], source: str, reader: DatasetReader) -> list[Event]:
-    """Return changes as events, two for each run. Changes for which there are none are left out.
+    """Return changes as events, two for each run. Changes without events are left out.
 
     Args:
         changes: changes as `catalog.branches.change_log.changes_after` returns them.

@@ -84,8 +84,8 @@ def recover(
         if yes:
             if running and not force:
                 raise StateError(
-                    "these processes hold leases, so they may be running: "
-                    f"{', '.join(running)}; stop them, or add --force if they have ended"
+                    f"these processes hold leases, so they may be running: {', '.join(running)}; stop them, or add "
+                    "--force if they have already ended"
                 )
             recovery = Recovery(place.objects, ids=opened.ids, clock=SystemClock(), principal=os_user())
             done = recovery.carry_out(steps, survey.highest_id)

@@ -123,7 +123,7 @@ def watch(
         ),
     ] = 1,
     timeout: Annotated[str, typer.Option(help="Time limit of a request to the receiver.")] = "30s",
-    max_backoff: Annotated[str, typer.Option(help="Longest pause between two attempts.")] = "5min",
+    max_backoff: Annotated[str, typer.Option(help="Maximum pause between two attempts.")] = "5min",
     password: Password = None,
 ) -> None:
     """Print the changes of a branch as CloudEvents, or send them to a webhook or as OpenLineage events."""

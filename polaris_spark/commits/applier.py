@@ -381,7 +381,9 @@ class Applier:
             return None
         mark = _decode_mark(entry.value)
         if mark.digest != operation.digest:
-            raise UnprocessableError("this idempotency key was used before with a different request")
+            raise UnprocessableError(
+                "this idempotency key was used before with a different request; send this request with a new key"
+            )
         same_commit = entry.pointer == applied.entries_id
         listed = applied.entries if same_commit else state.get(entry.pointer, Entries).entries
         return list(listed[mark.first : mark.first + mark.count])
@@ -434,4 +436,7 @@ def _turn_over() -> NoReturn:
 
 
 def _deadline_passed() -> NoReturn:
-    raise TryAgainError("the deadline passed while the change was being computed; nothing was changed")
+    raise TryAgainError(
+        "the time limit of commits (commit-timeout) passed while the change was being computed; nothing was "
+        "changed: try again, or set a longer commit-timeout"
+    )

@@ -35,8 +35,9 @@ LOOKS_EVERY: Final = 3
 be lost. One commit out of this number then looks for the intent in the database."""
 
 LATE_MS: Final = FAR_MS
-"""Time after the time limit of commits at which an intent is no longer carried out, in milliseconds. It is the maximum
-deviation of a machine's clock, so that intents of a machine whose clock is behind are carried out, too."""
+"""How long after a commit's time limit its intent is still carried out, in milliseconds. Older intents are ignored,
+because their process has given up. The margin equals the largest tolerated clock error (`FAR_MS`), so that intents of a
+machine whose clock is behind are still carried out."""
 
 MOST_BYTES_TOGETHER: Final = 2 * 2**20
 """Maximum size of all intents that one commit decides, in bytes. Intents that do not fit wait for the next commit.

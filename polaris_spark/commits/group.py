@@ -354,10 +354,13 @@ def _late(pending: Pending) -> Exception:
     """Return the error for a thread that stopped waiting for its change at the deadline."""
     if pending.batch is not None and pending.batch.sent:
         return OutcomeUnknownError(
-            "the deadline passed while the commit was being written; repeat the request with the same operation id "
-            "to find out whether it succeeded"
+            "the time limit of commits (commit-timeout) passed while the commit was being written; repeat the "
+            "request with the same operation id to find out whether it succeeded"
         )
-    return TryAgainError("the deadline passed before the change had its turn; nothing was changed")
+    return TryAgainError(
+        "the time limit of commits (commit-timeout) passed before the change had its turn; nothing was changed: "
+        "try again, or set a longer commit-timeout"
+    )
 
 
 def _twin(error: Exception) -> Exception:

@@ -36,7 +36,7 @@ class Waited(NamedTuple):
     outcomes: Outcomes | None
     """The outcomes of the intent's changes (`Intents.outcomes`); None if it is not decided."""
     head: CommitReader | None
-    """The head at which the intent is not decided; None if it is."""
+    """The head at which the intent is not decided; None if it is decided."""
 
 
 class Handover:
@@ -100,8 +100,9 @@ class Handover:
         self._turns.yielded(newest)
 
     def await_intents(self) -> None:
-        """Wait a short time for the intents of others, before this process commits. Do not wait if most of them are
-        there, or (if they are written to the database) if most of them were there at this process's last commit."""
+        """Wait a short time for the intents of others, before this process commits. Do not wait if most of them have
+        arrived. If intents are written to the database, do not wait if most of them were there at this process's last
+        commit."""
         slots = self._heads.known().head.slots
         near = [slot.following for slot in slots if self._mailbox.is_near(unpack(slot.following).node)]
         if not near:

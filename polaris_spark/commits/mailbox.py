@@ -324,8 +324,8 @@ _HEADER = struct.Struct(">HQ")
 """Header of a message: the sender's node number or `_ANSWER`, and the intent's id. A sender's message without intent
 means that the intent is in the database."""
 _ANSWER = 0xFFFF
-"""Says that the message contains the answer to an intent, or, if it contains nothing, that it only wakes the receiver.
-No process has this node number."""
+"""Stands in a header in place of the sender's node number; no process has this number. The message is then the answer
+to an intent. If nothing follows the header, the message only wakes the receiver."""
 _FORMAT = 2
 """Number of the messages' format. Processes with different formats do not reach each other."""
 

@@ -109,7 +109,10 @@ class PrivateCommitter:
             while not self._carried_out(pending, apart=apart):
                 apart = apart or pending.too_long
                 if self._clock.monotonic_ms() >= deadline:
-                    raise TryAgainError("the change takes too long; nothing was changed")
+                    raise TryAgainError(
+                        "the time limit of commits (commit-timeout) passed before the change was made; nothing "
+                        "was changed: try again, or set a longer commit-timeout"
+                    )
             if pending.error is not None:
                 raise pending.error
             return pending.result  # type: ignore[no-any-return]  # a Pending carries any change's result

@@ -26,7 +26,7 @@ _decode_head = msgspec.msgpack.Decoder(Head).decode
 
 
 class Outcome(Enum):
-    """Outcome of one try to publish a commit."""
+    """Outcome of one attempt to publish a commit."""
 
     COMMITTED = "it succeeded"
     LOST = "another commit came first; this one did not succeed and never will"
@@ -59,9 +59,9 @@ class Publication:
         self.in_doubt = False
         """Whether it is unknown if the commit took place: it may have taken place or may still take place."""
         self.current: ReferenceRow | None = None
-        """The row that the last try found instead, if the database returned it."""
+        """The row that the last attempt found instead, if the database returned it."""
         self.cause: Exception | None = None
-        """Error of the last try whose outcome was `BUSY` or `IN_DOUBT`."""
+        """Error of the last attempt whose outcome was `BUSY` or `IN_DOUBT`."""
         self.rows = store.rows(objects)
         """The rows of the new objects."""
         if rows is not None:
@@ -139,7 +139,7 @@ class Publication:
         return isinstance(outcome, Swapped)
 
     def _happened(self) -> bool:
-        """Return True if an earlier try of this swap succeeded. Called after a repeated swap had a conflict."""
+        """Return True if an earlier attempt of this swap succeeded. Called after a repeated swap had a conflict."""
         row = self._store.backend.read_reference(self._store.realm, self._name)
         if row is None:
             raise CorruptionError(

@@ -119,7 +119,7 @@ class Turns:
         self._fruitless = 0
         """Number of times in a row that this process waited for one of them, and none committed."""
         self._commit_ms = BASE_MS
-        """Running average of the time that a try to publish a commit takes, in milliseconds."""
+        """Running average of the time that an attempt to publish a commit takes, in milliseconds."""
         self._read_ms = 0.0
         """Running average of the time that it takes to read the reference's row, in milliseconds."""
         self._decided_ms = BASE_MS
@@ -137,7 +137,7 @@ class Turns:
         return self._crowded_until > 0.0 and self._clock.monotonic_ms() < self._crowded_until
 
     def tried(self, took_ms: float) -> None:
-        """Record that a try to publish a commit took `took_ms` milliseconds, whatever its outcome."""
+        """Record that an attempt to publish a commit took `took_ms` milliseconds, whatever its outcome."""
         self._commit_ms += (took_ms - self._commit_ms) / 8
 
     def lost(self) -> None:

@@ -39,6 +39,6 @@ class CommitSettings(NamedTuple):
     """Default time limit of a commit, in milliseconds. After that, the caller gets `TryAgainError` or
     `OutcomeUnknownError`."""
     max_batch: int = 256
-    """Largest number of changes in one commit."""
+    """Maximum number of changes in one commit."""
     max_waiting: int = 10_000
     """Maximum number of changes of this process that wait for one reference. Further changes get `TryAgainError`."""

@@ -1,7 +1,7 @@
 """The route by which a client follows the changes of a branch, with long polling.
 
 A request that finds no changes gets a `PendingResponse`, so the transport can wait for the next commit without
-occupying a thread that other requests need (`rest.request.Pending`).
+occupying a thread that other requests need (`rest.request.PendingResponse`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from polaris_spark.rest.router import EXTENSION, Route
 from polaris_spark.rest.session import Session
 
 MAX_WAIT_MS = 60_000
-"""Longest time that a request waits for a change, in milliseconds. A request for a longer wait waits this long."""
+"""Maximum time that a request waits for a change, in milliseconds. A request for a longer wait waits this long."""
 
 OLDEST = "oldest"
 """Value of `after` for the position before the oldest change whose log is kept."""

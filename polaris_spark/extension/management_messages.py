@@ -14,9 +14,9 @@ class ManagedPrincipal(ManagementMessage, frozen=True, gc=False):
     client_id: str | None = None
     properties: dict[str, str] = msgspec.field(default_factory=dict)
     create_timestamp: int | None = None
-    """Milliseconds since 1970."""
+    """Time of the creation, in milliseconds since 1970."""
     last_update_timestamp: int | None = None
-    """Milliseconds since 1970."""
+    """Time of the last change, in milliseconds since 1970."""
     entity_version: int | None = None
     """A number that is different after each change of the principal."""
 
@@ -64,9 +64,9 @@ class ManagedRole(ManagementMessage, frozen=True, gc=False):
     federated: bool = False
     properties: dict[str, str] = msgspec.field(default_factory=dict)
     create_timestamp: int | None = None
-    """Milliseconds since 1970."""
+    """Time of the creation, in milliseconds since 1970."""
     last_update_timestamp: int | None = None
-    """Milliseconds since 1970."""
+    """Time of the last change, in milliseconds since 1970."""
     entity_version: int | None = None
     """A number that is different after each change of the role."""
 

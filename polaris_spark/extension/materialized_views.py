@@ -78,7 +78,9 @@ def _known(asked: ReadRequest) -> dict[tuple[str, ...], Json]:
     try:
         return {tuple(str(part) for part in one["parts"]): one for one in asked.outside}
     except (KeyError, TypeError):
-        raise BadRequestError("'parts', a list of names, is missing in an object of 'outside'") from None
+        raise BadRequestError(
+            "an object of 'outside' has no 'parts', which must be a list of names"
+        ) from None
 
 
 def _may_be_stale(catalog: Catalog, view: View, record: Json) -> bool:

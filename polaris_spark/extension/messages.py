@@ -26,7 +26,7 @@ class CallRequest(Message, frozen=True, gc=False):
     id: str | None = None
     """Id of the run, chosen by the client. A repeated request with the same id does not start another run."""
     wait_seconds: float | None = None
-    """Longest time that the response waits for the end of the run, in seconds. If None, the response to a local caller
+    """Maximum time that the response waits for the end of the run, in seconds. If None, the response to a local caller
     waits until the run ends, and the response to an HTTP client does not wait."""
     driver: Driver | None = None
     """Access to the caller's Spark session; only for local callers."""

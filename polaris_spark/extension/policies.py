@@ -41,7 +41,7 @@ from polaris_spark.rest.session import Session
 T = TypeVar("T")
 
 MAX_PAGE = 1_000
-"""Largest number of policies in one response."""
+"""Maximum number of policies in one response."""
 
 
 class CreatePolicyRequest(Message, frozen=True, gc=False):
@@ -112,16 +112,16 @@ class ListPoliciesResponse(Message, frozen=True, omit_defaults=False, gc=False):
 
 
 class ApplicablePolicy(PolicyModel, frozen=True, omit_defaults=False, gc=False):
-    """A policy that applies to something."""
+    """A policy that applies to a target."""
 
     inherited: bool
-    """Whether it is attached to something above."""
+    """Whether the policy is attached to a namespace or catalog above, and not to the target itself."""
     namespace: list[str]
     """Namespace of the policy."""
 
 
 class ApplicablePoliciesResponse(Message, frozen=True, omit_defaults=False, gc=False):
-    """A page of the policies that apply to something."""
+    """A page of the policies that apply to a target."""
 
     applicable_policies: list[ApplicablePolicy]
     next_page_token: str | None = None
@@ -188,7 +188,7 @@ def applicable_policies(catalog: Catalog, request: Request) -> Response:
     namespace: NamespaceName = namespace_in(query["namespace"]) if query.get("namespace") else ()
     table = query.get("target-name", "")
     if table and not namespace:
-        raise BadRequestError("target-name needs the parameter namespace")
+        raise BadRequestError("the parameter target-name is given without the parameter namespace; give both")
     applied = AppliedPolicies(session.catalog)
     found = [
         ApplicablePolicy(
@@ -225,7 +225,12 @@ def _place(target: PolicyTarget) -> tuple[NamespaceName, str]:
     """Return the namespace and the table of a target."""
     least = {"catalog": 0, "namespace": 1, "table-like": 2}[target.type]
     if len(target.path) < least or (not least and target.path):
-        raise BadRequestError(f"the path of a target of type {target.type} is {target.path}")
+        wanted = ("empty", "the levels of a namespace", "the levels of a namespace and the name of a table")[
+            least
+        ]
+        raise BadRequestError(
+            f"the path of a target of type {target.type} is {str(target.path)[:200]}; it must be {wanted}"
+        )
     if target.type == "table-like":
         return tuple(target.path[:-1]), target.path[-1]
     return tuple(target.path), ""

@@ -47,7 +47,7 @@ from polaris_spark.rest.router import EXTENSION, Route
 from polaris_spark.rest.session import Session
 
 MAX_WAIT_SECONDS = 10.0
-"""Longest time that an HTTP request waits for the end of a run, in seconds. A waiting request occupies a thread of the
+"""Maximum time that an HTTP request waits for the end of a run, in seconds. A waiting request occupies a thread of the
 server."""
 
 

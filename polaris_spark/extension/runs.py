@@ -31,24 +31,24 @@ if TYPE_CHECKING:
 log = logging.getLogger("polaris_spark")
 
 MAX_RUNNING = 4
-"""Largest number of simultaneous runs in the background, in one process."""
+"""Maximum number of simultaneous runs in the background, in one process."""
 MAX_KEPT = 64
-"""Largest number of ended runs that a session remembers."""
+"""Maximum number of ended runs that a session remembers."""
 MAX_KEPT_BYTES = 64 * 2**20
 """Maximum total memory of the results that a session remembers, in bytes. The newest result is always kept. The same
 limit applies to the result of each single run in the background."""
 MAX_MESSAGE = 10_000
-"""Largest length of an error response that a session remembers unchanged, in characters. If a response is longer, its
+"""Maximum length of an error response that a session remembers unchanged, in characters. If a response is longer, its
 message is shortened, because a message can contain an argument of any length."""
 MAX_PAGE_ROWS = 10_000
-"""Largest number of rows in one page of a result."""
+"""Maximum number of rows in one page of a result."""
 MAX_PAGE_CHARACTERS = 4 * 2**20
 """Size of a page of a result, in characters. A page ends with the row that reaches this size."""
 MAX_RESULT_CHARACTERS = 2**28
-"""Largest size of a result that is returned in one response, in characters. It is limited because the JVM keeps the
+"""Maximum size of a result that is returned in one response, in characters. It is limited because the JVM keeps the
 whole response in one array of bytes."""
 CLOSING_SECONDS = 30
-"""Longest time that closing a session waits for the end of its cancelled runs, in seconds."""
+"""Maximum time that closing a session waits for the end of its cancelled runs, in seconds."""
 
 _SLOTS = threading.BoundedSemaphore(MAX_RUNNING)
 

@@ -71,7 +71,8 @@ def target_of(call: Call, arguments: Arguments) -> Target:
     if kind == "catalog":
         if name not in (None, catalog.name):
             raise InputError(
-                f"the catalog of this session is {catalog.name!r}; open a session of the other catalog to use that one"
+                f"the argument names another catalog than that of this session, {catalog.name!r}; open a session "
+                "of the other catalog"
             )
         return Target(whole[0], whole, f"catalog {catalog.name}", permissions)
     if kind not in ("branch", "namespace", "table", "view"):

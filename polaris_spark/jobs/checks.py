@@ -150,9 +150,9 @@ def _reading(call: Call, state: str) -> Iterator[SparkSession]:
             spark.sql(f"CALL {quoted((name,))}.system.use('{state}')").collect()
         except Exception as error:  # Spark reports all errors in its own classes
             raise StateError(
-                "the merged state cannot be read in Spark, nothing was changed: the settings "
-                f"spark.sql.catalog.{name}.* must be as they were when this session first used the catalog; set them "
-                f"back, or begin a new session. Spark reports: {message_of(error)}"
+                "the merged state cannot be read in Spark; nothing was changed. The settings "
+                f"spark.sql.catalog.{name}.* must be as they were when this session first used the catalog; set "
+                f"them back, or begin a new session. Spark reports: {message_of(error)}"
             ) from error
         yield spark
     finally:

@@ -1,7 +1,7 @@
 """How the policies of a catalog decide what jobs do.
 
-An argument of a call takes precedence over a policy, and a policy over properties. A policy whose `enable` is false
-leaves everything alone to which it applies.
+An argument of a call takes precedence over a policy, and a policy over properties. Jobs skip everything to which a
+policy with `enable` false applies.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class ExpiryChoice(NamedTuple):
 
     tables: list[ExportItem]
     properties: dict[TableName, dict[str, str]]
-    """Properties that replace those of a table and above, because a policy says so."""
+    """Properties that a policy sets. They override those of the table, its namespaces and the catalog."""
     alone: list[ExportItem]
-    """Tables that are left alone."""
+    """Tables that the run skips."""
     everything: bool
     """Whether to work on everything that is not in `alone`, including dropped tables."""
 
@@ -69,7 +69,7 @@ class OrphanChoice(NamedTuple):
     limits: Mapping[str, int]
     """As in `Search.limits`."""
     mismatch: str | None
-    """What to do with mismatches of prefixes; None if no policy says."""
+    """What to do with mismatches of prefixes; None if no policy sets this."""
 
 
 class _FolderLimits:
@@ -88,7 +88,7 @@ class _FolderLimits:
 
     def add(self, places: Sequence[str], one: Enabled | None) -> None:
         """Set the limits of the places of a target. The `locations` of its policy count only in these places, so that
-        a policy decides about nothing to which it does not apply."""
+        a policy never affects files of other targets."""
         from polaris_spark.maintenance.policies.types import OrphanContent
 
         found = self._before_ms(one)

@@ -248,8 +248,8 @@ class Procedure:
     idle: Callable[[tuple[Any, ...]], bool] | None = None
     """A function that returns whether a row of the result only reports that there was nothing to do."""
     needs: Needs = UNDECLARED
-    """What a caller needs in a realm with access control. A need with a parameter is on the branch, namespace, table or
-    view that the argument names."""
+    """The privileges that a caller needs in a realm with access control. If a need has a `parameter`, the privilege is
+    needed on the branch, namespace, table or view that the caller passes for this parameter."""
     failure: Callable[[list[tuple[Any, ...]]], str | None] | None = None
     """A function that takes the rows of the result, and returns the error message with which the command line ends
     after showing the rows. It returns None for success."""

@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 5.0
 """Interval at which a worker without work looks for tasks that are due, in seconds."""
 CLOSING_SECONDS = 30.0
-"""Longest time for which a worker that is stopped waits for its cancelled runs, in seconds. A run that takes longer
+"""Maximum time for which a worker that is stopped waits for its cancelled runs, in seconds. A run that takes longer
 keeps its lease, and another worker takes its task over after the end of the lease."""
 _SLOT_SECONDS = 0.2
 """Interval at which a worker that waits for the end of a run looks whether it is to stop, in seconds."""
@@ -235,8 +235,8 @@ class Worker:
         return self._threads.submit(self._execute, running)
 
     def _follow_policies(self, session: Session) -> None:
-        """Let the queue of a catalog have the tasks that its policies require, if this may have changed: by a commit of
-        the policies, or because a namespace of a policy was dropped or restored."""
+        """Update the tasks in a catalog's queue that its policies require, if these tasks may have changed: by a commit
+        of the policies, or because a namespace of a policy was dropped or restored."""
         catalog = session.catalog
         state, queue = policies_state(catalog), read_queue(catalog)
         commit = 0 if state is None else state.base.head.commit

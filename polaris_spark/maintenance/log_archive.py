@@ -164,7 +164,7 @@ def remove_old_logs(
     A part is kept if an older part of its line is, so that the log of no line gets a gap.
 
     Args:
-        log_ms: returns the minimum time for which the log of a reference is kept, in milliseconds, from its name.
+        log_ms: returns the minimum time for which the log of a reference is kept, in milliseconds, given its name.
         operation: names the principal.
         now_ms: the present time, in milliseconds since 1970.
     """

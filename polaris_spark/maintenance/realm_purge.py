@@ -152,7 +152,7 @@ class Purge:
         owner = next((r for r in self._realms.records() if r.instance == instance), None)
         if instance == SYSTEM_REALM:
             raise InputError(
-                f"instance {instance!r} is that of the store itself, whose rows cannot be purged"
+                f"instance {instance!r} belongs to the store itself, whose rows cannot be purged"
             )
         if owner is not None and owner.state not in ENDED:
             raise InputError(

@@ -19,7 +19,8 @@ A sweep deletes only unreachable rows that no commit can ever need again. It tak
 Why this is safe
 ----------------
 The claim: after the roots are listed, no commit that ever takes effect needs a row that step 6 deletes. An *attempt* is
-one try to make a commit. Its *target* is the reference that it commits to. Every process follows these rules:
+one execution of the steps that make a commit. Its *target* is the reference that it commits to. Every process follows
+these rules:
 
 a. A process makes no id below a fence that it has read. It makes no id below a head that it has read either, unless the
    head lies so far ahead that a wrong clock made it (`ids.observe_head`). The rest of this argument needs only fences.
@@ -247,7 +248,9 @@ class _Fencing:
             self._progress("listing commits", position, len(self.floors))
             head = self._head(row_name)
             if head is None or not head.commit:
-                raise ReferenceGoneError(f"reference {row_name!r} was permanently removed during the sweep")
+                raise ReferenceGoneError(
+                    f"reference {row_name!r} was permanently removed during the sweep; sweep again"
+                )
             found += history(self._references.store, head, floor)
         return found
 

@@ -52,8 +52,8 @@ class Caller(NamedTuple):
     """Whether credentials or a token have proven that the caller is this principal. Otherwise the name is only a claim,
     which a realm with access control does not accept."""
     secret: int | None = None
-    """Time at which the secret was made with which the caller logged in (`HashedSecret.created`), in milliseconds since
-    1970; None if the caller logged in without a secret of the principal."""
+    """Time at which the secret of the caller's login was made (`HashedSecret.created`), in milliseconds since 1970;
+    None if the caller logged in without a secret of the principal."""
 
     @property
     def is_local(self) -> bool:
@@ -168,7 +168,7 @@ def authorize(
 
 
 def is_open(needs: Needs) -> bool:
-    """Whether needs are on nothing that a request names."""
+    """Whether the needs depend on nothing that a request names."""
     return _declared(needs).is_open
 
 

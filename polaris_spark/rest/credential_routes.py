@@ -127,7 +127,7 @@ def delegation(catalog: Catalog, request: Request, loaded: Loaded) -> Delegation
     access, or gets none.
 
     Raises:
-        TryAgainError, ForbiddenError: temporary credentials cannot be had.
+        TryAgainError, ForbiddenError: temporary credentials cannot be obtained.
     """
     kinds = wanted(request)
     if not kinds:
@@ -227,8 +227,8 @@ def _require_sole_owner(catalog: Catalog, loaded: Loaded, prefixes: Sequence[Pre
         place = segments(prefix.location)
         if any(_is_taken(state, place, loaded.entity_id) for state in states):
             raise ForbiddenError(
-                f"no credentials are handed out for {prefix.location}, because it overlaps with the location of "
-                "another table or view"
+                f"no credentials are handed out for {prefix.location}, because it overlaps the location of another "
+                "table or view"
             )
 
 
@@ -247,9 +247,10 @@ def _rights(session: Serving, catalog: Catalog, request: Request, loaded: Loaded
     """Return what a caller may do with the data of a table.
 
     Raises:
-        ForbiddenError: nothing.
+        ForbiddenError: the caller may do nothing with the data.
         NotAuthorizedError: the principal has been revoked or has expired since the request was checked.
-        NotFoundError: nothing with a table whose creation is staged, in a namespace that the caller may not see.
+        NotFoundError: the caller may do nothing with the data, the creation of the table is staged, and the caller may
+            not see the namespace.
     """
     most: Rights = "read" if catalog.is_fixed else "write"
     rules = session.access.rules()
@@ -341,7 +342,7 @@ def _staged(catalog: Catalog, request: Request, location: str) -> Loaded:
 def _require_storage(request: Request) -> None:
     if storage_of(request) is None:
         raise UnsupportedOperationError(
-            "this server hands out no access to the storage of tables; clients use credentials of their own"
+            "this server hands out no access to the storage of tables; clients must use their own credentials"
         )
 
 
@@ -380,7 +381,8 @@ def sign(catalog: Catalog, request: Request) -> Response:
     assert storage is not None
     if not place.storage.remote_signing:
         raise UnsupportedOperationError(
-            "this server signs no requests for this table, because the settings of its storage do not say so"
+            "this server signs no requests for this table, because the settings of its storage do not set "
+            "remote-signing"
         )
     one = SignRequest(asked.method, asked.uri, asked.region, asked.headers, asked.body)
     headers = storage.signed(one, place.storage, place.role, place.prefixes, place.rights, request.principal)

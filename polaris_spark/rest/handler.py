@@ -192,7 +192,7 @@ def _at_state_in_body(
         holder["name"] = plain
     if len(states) > 1:
         raise BadRequestError(
-            f"the names of one request must be in one state, got {', '.join(sorted(states))}"
+            f"all names of a request must be in the same state, but they are in: {', '.join(sorted(states))}"
         )
     return next(iter(states.values()), catalog), json.dumps(parsed)
 

@@ -129,7 +129,7 @@ class PendingResponse(Response):
     query: Mapping[str, str]
     """Query of the repeated request."""
     wait_seconds: float
-    """Longest time to wait, in seconds."""
+    """Maximum time to wait, in seconds."""
     key: Hashable
     """Pending responses with equal keys wait for the same commit."""
     _has_changed: Callable[[], bool]

@@ -329,7 +329,7 @@ class Session:
         """Refuse a session that has not logged in.
 
         Raises:
-            NotAuthorizedError: it has not.
+            NotAuthorizedError: the session has not logged in.
         """
         if not self.is_verified:
             raise NotAuthorizedError(

@@ -57,7 +57,9 @@ class Verifications:
             TryAgainError: too many verifications are in progress.
         """
         if self._waiting >= self._most:
-            raise TryAgainError(f"{self._waiting} logins are being verified, the maximum; try again")
+            raise TryAgainError(
+                f"{self._waiting} logins are being verified, the maximum of this server; try again"
+            )
         self._waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, work)
@@ -192,7 +194,7 @@ class Authentication:
                 if login is not None:
                     self._admit(login)
                     return login
-        raise NotAuthorizedError("no authenticator knows this kind of token")
+        raise NotAuthorizedError("this server does not accept this kind of token")
 
     def close(self) -> None:
         """End the threads."""

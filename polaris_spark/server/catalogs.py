@@ -19,8 +19,8 @@ from polaris_spark.storage.access import StorageAccess
 from polaris_spark.system.stores import check_store
 
 NAMES_MS: Final = 1_000
-"""Time in milliseconds after which a server has seen that another process renamed, dropped or restored a catalog. A new
-catalog is seen at once, and so are changes that were requested from this server."""
+"""Maximum time until a server notices that another process renamed, dropped or restored a catalog, in milliseconds. New
+catalogs, and changes that were requested from this server, are noticed at once."""
 
 DROPPED_MS: Final = 60_000
 """Time in milliseconds for which a server keeps the session of a dropped catalog open. Requests that began before the

@@ -30,8 +30,8 @@ class Login(NamedTuple):
     expires: float = float("inf")
     """Time after which the login is not accepted, in seconds since 1970."""
     secret: int | None = None
-    """Time at which the secret was made with which the principal logged in (`HashedSecret.created`), in milliseconds
-    since 1970; None if the principal logged in without a secret."""
+    """Time at which the secret of this login was made (`HashedSecret.created`), in milliseconds since 1970; None if the
+    principal logged in without a secret."""
     exchangeable_until: float | None = None
     """The token can be exchanged for tokens of the realm that are valid until this time, in seconds since 1970. None if
     it cannot be exchanged."""

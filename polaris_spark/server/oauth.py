@@ -158,7 +158,10 @@ class TokenEndpoint:
                 "a token exchange needs a subject_token, which is an access token, JWT or ID token",
             )
         if form.get("requested_token_type", ACCESS_TOKEN) not in _TOKEN_TYPES[:2]:
-            raise RefusedError("invalid_request", "only access tokens are issued")
+            raise RefusedError(
+                "invalid_request",
+                f"requested_token_type is {form['requested_token_type'][:100]!r}; only access tokens are issued",
+            )
         roles = _asked(form)
         client, address = _client_of(request, form), address_of(request)
         if client is not None:
@@ -173,7 +176,13 @@ class TokenEndpoint:
         login = await self._authentication.try_token(subject)
         if login is not None and login.principal != principal.name:
             self._authentication.failed(address, "token-exchange", "the token belongs to another principal")
-            raise RefusedError("invalid_grant", "the subject token does not belong to the client's principal")
+            raise RefusedError(
+                "invalid_grant",
+                (
+                    "the subject token belongs to another principal than the client; exchange a token of the client's "
+                    "own principal"
+                ),
+            )
         given = None if login is None else login.roles
         return await self._issue(
             request,
@@ -197,7 +206,13 @@ class TokenEndpoint:
         except NotAuthorizedError as error:
             raise RefusedError("invalid_grant", str(error)) from None
         if login.exchangeable_until is None:
-            raise RefusedError("invalid_grant", "a token of this kind cannot be exchanged")
+            raise RefusedError(
+                "invalid_grant",
+                (
+                    "a token of this kind cannot be exchanged; send an access token that this server issued, or a "
+                    "token of a configured issuer"
+                ),
+            )
 
         def find() -> tuple[CommitReader | None, Principal | None, int | None]:
             head, secret = access_head(self._references), None
@@ -211,7 +226,10 @@ class TokenEndpoint:
         except NotAuthorizedError as error:
             raise RefusedError("invalid_grant", str(error)) from None
         if head_now is None or found is None or not found.is_active(self._references.clock.now_ms()):
-            raise RefusedError("invalid_grant", "the subject token's principal cannot log in")
+            raise RefusedError(
+                "invalid_grant",
+                "the principal of the subject token does not exist, is revoked, or has expired",
+            )
         return await self._issue(
             request,
             head_now,
@@ -379,7 +397,9 @@ def _client_of(request: Request, form: Mapping[str, str]) -> _Client | None:
             decoded = base64.b64decode(text.strip(), validate=True).decode()
         except (binascii.Error, ValueError):
             raise RefusedError(
-                "invalid_client", "the header Authorization is malformed", status=401
+                "invalid_client",
+                "the header Authorization is malformed; send Basic and then client_id:client_secret in base64",
+                status=401,
             ) from None
         id, colon, secret = decoded.partition(":")
         in_header = _Client(id, secret if colon else "")
@@ -431,10 +451,14 @@ async def _form(request: Request, claim: Claim) -> dict[str, str]:
             "invalid_request", str(error), status=408, headers={"Connection": "close"}
         ) from None
     except ValueError:
-        raise RefusedError("invalid_request", "the form cannot be parsed") from None
+        raise RefusedError(
+            "invalid_request",
+            "the form cannot be parsed; it must be ASCII with percent-encoded UTF-8, and have at most "
+            f"{_MAX_PARAMETERS} parameters",
+        ) from None
     form = dict(pairs)
     if len(form) < len(pairs):
-        raise RefusedError("invalid_request", "the form has a parameter twice")
+        raise RefusedError("invalid_request", "the form has a parameter twice; send each parameter once")
     return form
 
 

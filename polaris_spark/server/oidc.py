@@ -92,7 +92,7 @@ class OidcAuthenticator:
         audience = settings.audience
         self._audience = frozenset([audience] if isinstance(audience, str) else audience)
         if not self._audience or "" in self._audience:
-            raise InputError(f"the issuer {settings.issuer!r} needs an audience")
+            raise InputError(f"the issuer {settings.issuer!r} needs a setting 'audience' that is not empty")
         wrong = [name for name in settings.algorithms if name not in ALGORITHMS]
         if wrong or not settings.algorithms:
             raise InputError(
@@ -100,7 +100,7 @@ class OidcAuthenticator:
                 f"of {', '.join(ALGORITHMS)}"
             )
         if not 0 <= settings.clock_skew <= _MAX_SKEW:
-            raise InputError(f"clock-skew is {settings.clock_skew} s; it must be from 0 to {_MAX_SKEW}")
+            raise InputError(f"clock-skew is {settings.clock_skew} s; it must be from 0 to {_MAX_SKEW} s")
         if bool(settings.roles) != bool(settings.roles_claim):
             raise InputError("roles-claim and roles must be given together, or neither of them")
         if settings.jwks is None or "://" in settings.jwks:
@@ -119,7 +119,10 @@ class OidcAuthenticator:
         if said is None or said.issuer != self.issuer:
             return None
         if said.algorithm not in self.settings.algorithms:
-            raise NotAuthorizedError(f"the algorithm {said.algorithm[:20]!r} is not allowed")
+            raise NotAuthorizedError(
+                f"the token is signed with the algorithm {said.algorithm[:20]!r}; allowed are: "
+                f"{', '.join(self.settings.algorithms)}"
+            )
         key = self._keys.find(said.key_id, said.algorithm)
         if key is None:
             raise NotAuthorizedError(f"the issuer has no key {said.key_id!r:.80} for {said.algorithm}")
@@ -128,7 +131,9 @@ class OidcAuthenticator:
         if claims.get("iss") != self.issuer:
             raise NotAuthorizedError("another issuer issued the token")
         if not has_audience(claims, self._audience):
-            raise NotAuthorizedError("the token is for another audience")
+            raise NotAuthorizedError(
+                "the token is for another audience: its claim 'aud' does not name this server"
+            )
         expires += self.settings.clock_skew
         return Login(
             self._principal(claims),
@@ -141,7 +146,10 @@ class OidcAuthenticator:
     def _principal(self, claims: Mapping[str, Any]) -> str:
         name = _claim(claims, self.settings.principal_claim)
         if not isinstance(name, str) or not name:
-            raise NotAuthorizedError(f"the token has no text in the claim {self.settings.principal_claim!r}")
+            raise NotAuthorizedError(
+                f"the claim {self.settings.principal_claim!r} of the token, which names the principal, is missing "
+                "or is not text"
+            )
         try:
             return check_principal(self.settings.principal_prefix + name)
         except InputError as error:
@@ -155,7 +163,9 @@ class OidcAuthenticator:
         if names is None:
             return frozenset()
         if not isinstance(names, list) or len(names) > _MAX_ROLES:
-            raise NotAuthorizedError(f"the claim {self.settings.roles_claim!r} is not a list of names")
+            raise NotAuthorizedError(
+                f"the claim {self.settings.roles_claim!r} of the token is not a list of at most {_MAX_ROLES} names"
+            )
         mapped = (self.settings.roles.get(name) for name in names if isinstance(name, str))
         return frozenset(role for role in mapped if role is not None)
 
@@ -235,15 +245,15 @@ def _read_keys(settings: Settings) -> tuple[Mapping[str, Any], ...]:
         if where is None:
             document = _fetched(f"{settings.issuer.rstrip('/')}/.well-known/openid-configuration")
             if not isinstance(document, dict) or document.get("issuer") != settings.issuer:
-                raise ValueError("the discovery document names another issuer")
+                raise ValueError(f"the discovery document does not have the issuer {settings.issuer!r}")
             where = document.get("jwks_uri")
             if not isinstance(where, str):
-                raise ValueError("the discovery document names no jwks_uri")
+                raise ValueError("the discovery document has no jwks_uri")
             _check_url(where)
         found = _fetched(where)
     keys = found.get("keys") if isinstance(found, dict) else None
     if not isinstance(keys, list) or len(keys) > _MAX_KEYS:
-        raise ValueError(f"the key set has no list of at most {_MAX_KEYS} keys")
+        raise ValueError(f"the key set at {where} has no list 'keys' of at most {_MAX_KEYS} keys")
     return tuple(one for one in keys if isinstance(one, dict))
 
 

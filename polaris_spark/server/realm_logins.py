@@ -14,8 +14,8 @@ from polaris_spark.server.logins import Login
 class RealmLogins:
     """Accepts the tokens that the servers of a realm issue. Thread-safe.
 
-    A login that is refused by rules that were read some time ago is checked by the newest ones again. So a token is
-    accepted at once by all servers, although its key or its principal may be new.
+    If rules that were read some time ago refuse a login, the newest rules check it again. So all servers accept a token
+    at once, even if its key or its principal is new.
     """
 
     def __init__(self, realm: str, access: AccessControl, clock: Clock) -> None:

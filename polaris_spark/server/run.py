@@ -185,7 +185,7 @@ def _check_access(catalogs: ServedCatalogs, endpoint: Endpoint) -> None:
     """Check that the settings fit the access control of the served realm.
 
     Raises:
-        InputError: they do not.
+        InputError: the settings do not fit.
     """
     is_on = catalogs.session.access.is_on
     if is_on and endpoint.all_authenticators() is None:

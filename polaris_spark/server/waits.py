@@ -30,7 +30,7 @@ class _Watch:
 
 
 class Waits:
-    """All waiting requests of a server. For the thread of the event loop only."""
+    """All waiting requests of a server. Only the thread of the event loop may use it."""
 
     def __init__(self, pool: ThreadPoolExecutor, most: int) -> None:
         """

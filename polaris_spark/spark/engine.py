@@ -238,7 +238,9 @@ class _ExecutorReach(Reach):
     def writable(self) -> ObjectStore:
         record = self._store.realm(self._name).record
         if record.instance != self.own.realm:
-            raise StateError(f"realm {self._name!r} was dropped and created again during the job")
+            raise StateError(
+                f"realm {self._name!r} was dropped and created again during the job; run the job again"
+            )
         return self._store.objects(record.instance, record.revisions)
 
 

@@ -67,11 +67,11 @@ class StorageAccess:
         Raises:
             BadRequestError: the request is malformed.
             ForbiddenError: the request is not signed.
-            TryAgainError: temporary credentials cannot be had.
+            TryAgainError: temporary credentials cannot be obtained.
         """
         operation = checked(request, storage, prefixes)
         if operation.changes and rights != "write":
-            raise ForbiddenError("this state of the table can only be read")
+            raise ForbiddenError("this state of the table can only be read; open a branch to write")
         return signed_headers(
             request, operation, storage.region, self._credentials(storage, role, prefixes, rights, principal)
         )

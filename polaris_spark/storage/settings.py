@@ -90,7 +90,7 @@ class Storage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="k
             if not root.startswith("s3://"):
                 raise InputError(f"the location {location!r} is not on S3 (s3://bucket/path)")
         if not _REGION.fullmatch(self.region):
-            raise InputError(f"the region is {self.region!r}")
+            raise InputError(f"the region is {self.region!r}; write a region such as eu-central-1")
         if self.role_arn is None and not self.remote_signing:
             raise InputError("it has neither a role-arn nor remote-signing, so there is nothing to hand out")
         if self.role_arn is None and self.catalog_role_arns:

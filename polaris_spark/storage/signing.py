@@ -1,8 +1,8 @@
 """Signatures of single requests to S3 (remote signing).
 
 A request is signed only if it is one of the operations that Iceberg's clients need, and if everything that it names is
-in the prefixes of one table. Whatever is not known is refused. The text of the request is checked as it will be sent,
-and the signature covers this text: method, host, path, query, and the headers whose names begin with `x-amz-`. S3
+in the prefixes of one table. Everything that is not known is refused. The text of the request is checked as it will be
+sent, and the signature covers this text: method, host, path, query, and the headers whose names begin with `x-amz-`. S3
 refuses a request with such a header that the signature does not cover.
 """
 
@@ -25,7 +25,7 @@ _NO_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _UNSIGNED: Final = "UNSIGNED-PAYLOAD"
 _HASHES: Final = (_UNSIGNED, "STREAMING-UNSIGNED-PAYLOAD-TRAILER")
-"""Texts that may stand for the hash of a body. Others need a signature of each chunk of the body."""
+"""Values that are accepted in place of the hash of a body. Other values need a signature of each chunk of the body."""
 _PORTS: Final = {"http": ":80", "https": ":443"}
 _MOST_HEADERS: Final = 100
 _MOST_KEYS: Final = 1_000
@@ -42,8 +42,8 @@ _HEADERS: Final = frozenset(
         "trailer", "user-agent",
     )
 )  # fmt: skip  # reads better as one table
-"""Headers that a request may have, of those whose names begin with `x-amz-`. Among the others are those that copy from
-another object, change who may read an object, or lock it."""
+"""Headers that a request may have although their names begin with `x-amz-`. All others are refused: some of them copy
+from another object, change who may read an object, or lock it."""
 _HEADER_PREFIXES: Final = ("x-amz-checksum-", "x-amz-meta-")
 
 _LIST: Final = frozenset(
@@ -97,14 +97,15 @@ def checked(request: SignRequest, storage: Storage, prefixes: Sequence[Prefix]) 
     headers = _checked_headers(request)
     if not _PRINTABLE.fullmatch(request.uri) or _NO_ESCAPE.search(request.uri) or "#" in request.uri:
         raise BadRequestError(
-            "the URI of the request has a fragment, a wrong escape, or a character to be escaped"
+            "the URI of the request has a fragment, a wrong percent escape, or a character that must be "
+            "percent-encoded"
         )
     uri = urlsplit(request.uri)
     netloc = uri.netloc.lower().removesuffix(_PORTS.get(uri.scheme, "/"))
     if any(
         one.lower().removesuffix(_PORTS.get(uri.scheme, "/")) != netloc for one in headers.get("host", ())
     ):
-        raise ForbiddenError("the header Host names another host than the URI of the request")
+        raise ForbiddenError("the header Host and the URI of the request name different hosts")
     bucket, key = _target(storage, prefixes, uri.scheme, netloc, uri.path)
     query = _query(uri.query)
     operation = _operation(request, bucket, key, query, prefixes)
@@ -125,9 +126,12 @@ def _checked_headers(request: SignRequest) -> dict[str, Sequence[str]]:
     for given, values in request.headers.items():
         name = given.lower()
         if name in found:
-            raise BadRequestError(f"the header {name[:80]!r} is given twice")
+            raise BadRequestError(f"the request has the header {name[:80]!r} twice")
         if not all(value.isprintable() for value in (name, *values)):
-            raise BadRequestError("a header of the request has control characters")
+            raise BadRequestError(
+                f"the header {name[:80]!r} contains characters that cannot be printed; remove them from its name "
+                "and value"
+            )
         known = name in _HEADERS or name.startswith(_HEADER_PREFIXES)
         if name == "authorization" or (name.startswith("x-amz-") and not known):
             raise ForbiddenError(f"requests with the header {name[:80]!r} are not signed")
@@ -177,7 +181,7 @@ def _query(text: str) -> dict[str, str]:
         name, _, value = part.partition("=")
         name = _unescaped(name)
         if name in found:
-            raise BadRequestError(f"the parameter {name[:80]!r} is given twice")
+            raise BadRequestError(f"the request has the parameter {name[:80]!r} twice")
         found[name] = _unescaped(value)
     return found
 
@@ -242,7 +246,7 @@ def _deleted_keys(body: bytes) -> list[str]:
         if one.tag == f"{namespace}Object" and [part.tag for part in one] == [f"{namespace}Key"]:
             keys.append(one[0].text or "")
         elif one.tag != f"{namespace}Quiet":
-            raise BadRequestError("the body of the request has other elements than Object, Key and Quiet")
+            raise BadRequestError("the body of the request may have only the elements Object, Key and Quiet")
     if not 0 < len(keys) <= _MOST_KEYS or any(len(one) for one in root.iter(f"{namespace}Key")):
         raise BadRequestError(f"the body of the request must name 1 to {_MOST_KEYS} keys")
     return keys

@@ -236,8 +236,8 @@ class ObjectStore:
             whole[id] = b"".join(joined)
 
     def _note_revision(self, found: Decoded) -> None:
-        """Allow writers to use the revision of an object that was read, if this release supports it: another process
-        wrote the object after the realm was upgraded."""
+        """If an object that was read has a newer revision than writers may use, the realm has been upgraded: allow that
+        revision, if this release supports it."""
         name, revision = found.header.type, found.header.revision
         if revision <= self._revisions.get(name, revision) or found.value is None:
             return

@@ -203,10 +203,12 @@ class Realms:
         """
         found = self._read(name)
         if found is not None and found.value.state is not RealmState.GONE:
-            raise RealmStateError(f"realm {name!r} already exists and is {found.value.state.value}")
+            raise RealmStateError(
+                f"realm {name!r} already exists (its state is {found.value.state.value}); choose another name"
+            )
         record = self._new(name, ids, revisions, properties)
         if not self._replace(found, record):
-            raise RealmStateError(f"realm {name!r} has just been created by another process")
+            raise RealmStateError(f"realm {name!r} has just been created by another process; try again")
         return self.move(name, RealmState.LOADING, instance=record.instance)
 
     def move(self, name: str, state: RealmState, *, instance: str | None = None) -> RealmRecord:
@@ -283,7 +285,7 @@ class Realms:
                     f"that begin with {', '.join(_RESERVED)}"
                 )
             if one in updates and one in removals:
-                raise InputError(f"the property {one!r} is both set and removed")
+                raise InputError(f"the property {one!r} is both set and removed; do only one of these")
         secrets = [one for one, text in updates.items() if is_secret(one, text)]
         if secrets:
             raise InputError(

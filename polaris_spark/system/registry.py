@@ -199,7 +199,8 @@ class References(ReferenceRows):
         return name in self._private
 
     def store_of(self, name: str) -> ObjectStore:
-        """Return the store that has the objects of a reference."""
+        """Return the `ObjectStore` that holds the objects of a reference: the realm's, or the reference's own if it is
+        private."""
         private = self._private.get(name)
         return self.store if private is None else private.store
 
@@ -230,7 +231,7 @@ class References(ReferenceRows):
             ForbiddenError: the reference is a tag.
         """
         if is_tag(name):
-            raise ForbiddenError(f"reference {name!r} is a tag, which accepts no commits")
+            raise ForbiddenError(f"reference {name!r} is a tag, which accepts no commits; commit to a branch")
         try:
             return self._commit(name, change)
         except ProtectedBranchError as error:
@@ -440,13 +441,13 @@ class References(ReferenceRows):
         fences: set[int] = set()
 
         def moved(head: Head) -> Head:
-            if head.fence in fences:  # by an earlier try
+            if head.fence in fences:  # by an earlier attempt
                 return head
             if head.sealed:
                 raise ReferenceGoneError(f"reference {name!r} was dropped")
             if head.move is not None:
                 raise TryAgainError(
-                    f"reference {name!r} cannot be moved while its realm moves to another store"
+                    f"reference {name!r} cannot be moved while its realm moves to another store; try again later"
                 )
             if head.commit != expected:
                 raise CommitFailedError(

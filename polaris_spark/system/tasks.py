@@ -43,7 +43,7 @@ _PREFIX: Final = "task"
 _RENEWALS = 3
 """Number of renewals within the duration of a lease."""
 _TELL_MS = 2_000
-"""Shortest interval between writes of a run's progress, in milliseconds."""
+"""Minimum interval between writes of a run's progress, in milliseconds."""
 _ASK_MS = 500
 """Interval between polls while waiting for another process's run, in milliseconds."""
 

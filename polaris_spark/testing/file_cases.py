@@ -26,7 +26,7 @@ _FILE_BYTES: Final = 256 * 1024
 every store reaches the limit, no matter how it divides rows into files."""
 _LARGE: Final = b"x" * 300_000
 _LIMITED_S: Final = 60
-"""Longest time to write rows until a write fails, in seconds. Writes can succeed at first, because a store may have
+"""Maximum time to write rows until a write fails, in seconds. Writes can succeed at first, because a store may have
 reserved space."""
 
 

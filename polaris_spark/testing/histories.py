@@ -99,15 +99,15 @@ def record(backend: Backend, realm: str, name: str, seed: str, n: int) -> list[O
 
 
 def record_of_store(uri: str, realm: str, name: str, seed: str, n: int) -> list[Operation]:
-    """Open a store and call `record`. To be called in another process."""
+    """Open a store and call `record`. Meant to be run in another process."""
     with closing(open_backend(uri)) as backend:
         return record(backend, realm, name, seed, n)
 
 
 def _next(operations: Sequence[Operation], done: int) -> Iterator[int]:
     """Yield the indexes of the operations that may come next in the order. `done` is a bit mask of the operations that
-    are already in the order ("done"). An operation may not come next if it was invoked after the return of another
-    operation that is not done.
+    the order already contains (called done here). An operation may not come next if it was invoked after the return of
+    another operation that is not done.
     """
     end = _NEVER
     first = (~done & (done + 1)).bit_length() - 1  # index of the first operation that is not done

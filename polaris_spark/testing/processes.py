@@ -117,7 +117,7 @@ def exit_status(child: int) -> int:
 
 
 def set_up_store(uri: str, number: int) -> None:
-    """Set up a store, and write an object with the id `number` and a reference. To be called in another process."""
+    """Set up a store, and write an object with the id `number` and a reference. Meant to be run in another process."""
     with closing(open_backend(uri)) as backend:
         backend.setup()
         backend.write_objects("realm", [ObjectRow(number, 0, b"x")])
@@ -135,13 +135,13 @@ def increments(backend: Backend, realm: str, name: str, n: int) -> Tally:
 
 
 def increments_of_store(uri: str, realm: str, name: str, n: int) -> Tally:
-    """Open a store and call `increments`. To be called in another process."""
+    """Open a store and call `increments`. Meant to be run in another process."""
     with closing(open_backend(uri)) as backend:
         return increments(backend, realm, name, n)
 
 
 def increments_of_store_for(uri: str, realm: str, name: str, seconds: float) -> Tally:
-    """Open a store and add 1 to a number in a reference for `seconds` seconds. To be called in another process."""
+    """Open a store and add 1 to a number in a reference for `seconds` seconds. Meant to be run in another process."""
     done = perhaps = 0
     with closing(open_backend(uri)) as backend:
         until_it_works(lambda: backend.read_reference(realm, name))
@@ -195,14 +195,14 @@ def killed_counter(uri: str, realm: str, name: str, n: int) -> int:
 
 
 def read_of_store(uri: str, realm: str, name: str) -> ReferenceRow | None:
-    """Open a store and return a reference. To be called in another process."""
+    """Open a store and return a reference. Meant to be run in another process."""
     with closing(open_backend(uri)) as backend:
         backend.setup()
         return backend.read_reference(realm, name)
 
 
 def scan_of_store(uri: str, split: Split) -> list[tuple[object, ...]]:
-    """Open a store and return the rows of a split. To be called in another process."""
+    """Open a store and return the rows of a split. Meant to be run in another process."""
     with closing(open_backend(uri)) as backend:
         return rows(backend, [split])
 

@@ -54,7 +54,7 @@ class Faults(NamedTuple):
     stall_s: float = 3.0
     """Duration of a stall, in seconds."""
     delay_s: float = 0.05
-    """Longest duration of a delay, in seconds."""
+    """Maximum duration of a delay, in seconds."""
     directions: tuple[Direction, ...] = get_args(Direction)
     """Directions in which faults are injected: `requests` (client to server), `answers` (server to client), or both."""
     until: int | None = None

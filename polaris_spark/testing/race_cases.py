@@ -299,7 +299,7 @@ class RaceCases(StoreCases):
     @staticmethod
     def _of_child(backend: Backend) -> int:
         """Use the store in a forked child, and return the child's exit status: `_DONE` if the store works correctly,
-        `_REFUSED` if it refuses to be used, and another number otherwise."""
+        `_REFUSED` if it refuses to work, and another number otherwise."""
         try:
             backend.read_reference("realm", "counter")
         except StateError:

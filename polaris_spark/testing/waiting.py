@@ -11,7 +11,7 @@ from polaris_spark.errors import OutcomeUnknownError, TryAgainError
 T = TypeVar("T")
 
 PATIENCE_S: Final = 180
-"""Longest time to wait for a condition in tests, in seconds."""
+"""Maximum time to wait for a condition in tests, in seconds."""
 
 
 def wait_until(condition: Callable[[], object], what: str, *, every_s: float = 0.002) -> None:

@@ -188,7 +188,7 @@ def test_checks_are_added_shown_and_dropped_and_refuse_a_merge_without_spark(
     told("protect", *place, "--name", "main")
     refused = run("merge", *place, "--source", "dev", POLARIS_SPARK_TOKEN=TOKEN)
     assert refused.code == 2
-    assert "branch 'main' is protected; check \"it's\" cannot be evaluated" in refused.err
+    assert "Branch 'main' is protected; check \"it's\" cannot be evaluated" in refused.err
     dropped = told("drop", *place, "--branch", "main", "--name", "it's", group="check")
     assert dropped == [{"branch": "main", "name": "it's", "dropped": True}]
     assert run("merge", *place, "--source", "dev", POLARIS_SPARK_TOKEN=TOKEN).code == 0
@@ -217,7 +217,7 @@ def test_spark_evaluates_the_checks_of_a_merge_by_command(tmp_path: Path) -> Non
     merge = ("merge", store, "--source", "dev", "--master", "local[1]", "--json")
     refused = process(*merge)
     assert refused.returncode == 2
-    said = "polaris-spark: merge dev is refused, nothing was changed: branch 'main' is protected; check \"it's\" does"
+    said = "polaris-spark: merge dev is refused; nothing was changed. Branch 'main' is protected; check \"it's\" does"
     assert refused.stderr.splitlines()[-1].startswith(said)
     tried = json.loads(process(*merge, "--dry-run", "--strategies", "db.'t=ours").stdout)
     assert [(row["kind"], row["action"]) for row in tried] == [("table", "removed"), ("check", "failed")]

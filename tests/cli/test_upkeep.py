@@ -180,7 +180,9 @@ def test_a_realm_is_created_described_and_given_properties(tmp_path: Path) -> No
     assert run("realm", "create", store, "tenant").code == 2
     created = run("realm", "create", store, "tenant", "--create", "--json").json
     assert (created["name"], created["state"], created["properties"]) == ("tenant", "ACTIVE", {})
-    assert "realm 'tenant' already exists and is ACTIVE" in run("realm", "create", store, "tenant").err
+    assert (
+        "realm 'tenant' already exists (its state is ACTIVE)" in run("realm", "create", store, "tenant").err
+    )
     changed = run("realm", "set", store, "tenant", "--set", "owner=me", "--set", "cost=7", "--json").json
     assert changed["properties"] == {"owner": "me", "cost": "7"}
     assert run("realm", "set", store, "tenant", "--unset", "cost", "--json").json["properties"] == {

@@ -323,7 +323,7 @@ def test_rows_that_do_not_arrive_are_found(file: Path) -> None:
         whole = rows[head.commit, 0]
         rows[head.commit, 0] = whole[:-1] + bytes([whole[-1] ^ 1])
 
-    with pytest.raises(PolarisError, match="differs from the file"):
+    with pytest.raises(PolarisError, match="is not a faithful copy of the file"):
         load(world, file, once("comparing rows", alter))
     found = world.target.realms.find("r")
     assert found is not None

@@ -297,7 +297,7 @@ def test_a_transaction_whose_beginning_was_trimmed_is_refused(main: Client, cloc
     clock.advance(50 * 60_000)
     write(main, "u", 2)
     call(main.session, "sweep", retention="30m", grace="30m")
-    with pytest.raises(HistoryTrimmedError, match="roll it back and repeat it"):
+    with pytest.raises(HistoryTrimmedError, match="roll back, and repeat the transaction"):
         tx.commit()
     assert read(main, "t") == 0
 

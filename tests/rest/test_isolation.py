@@ -78,7 +78,7 @@ def test_write_skew_is_forbidden_by_serializable_and_allowed_by_snapshot(main: C
         write(two.client, "u", 5)
         one.commit()
         if isolation == "serializable":
-            two.refused("table db.t was read in it, and has been changed since it began")
+            two.refused("It read table db.t, which has been changed since the transaction began")
             assert read(main, "u") == 0
             write(main, "t", 0)
         else:
@@ -95,7 +95,7 @@ def test_phantoms_are_forbidden_by_serializable_and_allowed_by_snapshot(main: Cl
             tx.client.create(name)
         one.commit()
         if isolation == "serializable":
-            two.refused("the list of a namespace was read in it")
+            two.refused("It read the list of a namespace, which has been changed")
         else:
             two.commit()
     assert main.names("db") == ["one_serializable", "one_snapshot", "t", "two_snapshot", "u"]
@@ -106,7 +106,7 @@ def test_a_name_that_was_looked_up_in_vain_counts_as_read(main: Client) -> None:
     assert tx.client.send("HEAD", table("made")).status == 404
     write(tx.client, "u", 1)
     main.create("made")
-    tx.refused("table db.made was read in it")
+    tx.refused("It read table db.made, which has been changed")
 
 
 def test_a_transaction_that_only_reads_has_nothing_to_commit(main: Client) -> None:
@@ -152,10 +152,10 @@ def test_tables_in_the_requirements_of_a_change_count_as_read(main: Client) -> N
     )
     write(tx.client, "u", 1)
     write(main, "t", 1)
-    tx.refused("table db.t was read in it")
+    tx.refused("It read table db.t, which has been changed")
     main.namespace("made")
     tx = Tx(main, "serializable")
     assert tx.client.send("POST", "v1/namespaces", {"namespace": ["made"]}).status == 409
     write(tx.client, "u", 1)
     main.ok("DELETE", "v1/namespaces/made")
-    tx.refused("namespace made was read in it")
+    tx.refused("It read namespace made, which has been changed")

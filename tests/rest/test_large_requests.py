@@ -103,6 +103,6 @@ def test_a_request_that_takes_longer_than_the_deadline_is_refused_and_changes_no
     before = client.session.catalog.head().version
     answer = hasty.send("POST", *requests[kind])
     assert answer.status == (503 if kind == "a new table" else 409)
-    assert "the deadline passed while the change was being computed" in answer.error["message"]
+    assert "(commit-timeout) passed while the change was being computed" in answer.error["message"]
     assert client.session.catalog.head().version == before
     assert client.send("POST", *requests[kind]).status in (200, 204)

@@ -344,7 +344,7 @@ def test_row_ids_that_do_not_add_up_are_not_rebased(catalog: Client) -> None:
 def test_an_append_made_before_a_format_upgrade_is_not_rebased(catalog: Client, base: Json) -> None:
     made = attempt(base, new_append(1))
     catalog.commit("t", {"action": "upgrade-format-version", "format-version": 3})
-    assert "is of format version 2, not 3" in refusal(catalog, made)
+    assert "has format version 2, but the table has 3" in refusal(catalog, made)
 
 
 def test_an_append_beside_a_format_upgrade_is_a_conflict_that_clients_repeat(catalog: Client) -> None:
@@ -370,7 +370,7 @@ def test_a_branch_whose_manifests_got_no_row_ids_yet_is_not_appended_to(catalog:
     made = attempt(load(catalog), new_append(1))
     to = {"ref-name": "main", "type": "branch", "snapshot-id": older.snapshot["snapshot-id"]}
     catalog.commit("t", {"action": "set-snapshot-ref", **to})
-    assert "list of branch main is of format version 2, not 3" in refusal(catalog, made)
+    assert "list of branch main has format version 2, but the table has 3" in refusal(catalog, made)
 
 
 def test_encrypted_manifest_lists_are_not_rebased(catalog: Client, base: Json) -> None:

@@ -112,7 +112,7 @@ def test_creations_and_renames_go_to_the_branch_that_the_name_says(catalog: Clie
     assert (catalog.names("db"), names_of_dev(catalog)) == (["t"], ["renamed", "u"])
     moved = rename("t", "t@dev")
     assert moved.kind == (400, "BadRequestException")
-    assert "must be in one state, got dev, main" in str(moved)
+    assert "must be in the same state, but they are in: dev, main" in str(moved)
     past = f"t@{catalog.session.catalog.head().head.number}"
     assert rename(past, "x").kind == (403, "ForbiddenException")
     assert (catalog.names("db"), names_of_dev(catalog)) == (["t"], ["renamed", "u"])

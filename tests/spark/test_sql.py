@@ -237,7 +237,7 @@ def test_metadata_files_are_written_only_where_they_are_asked_for(spark: SparkSe
         ("CREATE VIEW {catalog}.nowhere.v AS SELECT 1 AS n", "The schema `nowhere` cannot be found"),
         ("CREATE TABLE {home}.`..` (n INT)", "removed from paths by HTTP clients"),
         ("CREATE NAMESPACE {home}.`..`", "removed from paths by HTTP clients"),
-        ("CREATE TABLE {home}.t (n INT) LOCATION '{at}'", "overlaps with"),
+        ("CREATE TABLE {home}.t (n INT) LOCATION '{at}'", "overlaps "),
         ("ALTER TABLE {people} SET LOCATION '{warehouse}'", "location file:///"),
         ("ALTER TABLE {people} RENAME TO {catalog}.nowhere.t", "Namespace does not exist: nowhere"),
         ("DROP NAMESPACE {home}", "is not empty: drop its tables, views and namespaces first"),

@@ -257,7 +257,7 @@ def test_a_transaction_fails_if_what_it_read_has_changed(spark: SparkSession, na
             f"INSERT INTO {namespace}.{changed} SELECT sum(id) + 1 FROM {namespace}.{read}",
         )
     run(spark, "CALL polaris.system.commit()")
-    with pytest.raises(ERRORS, match="was read in it, and has been changed since it began"):
+    with pytest.raises(ERRORS, match="which has been changed since the transaction began"):
         run(other, "CALL polaris.system.commit()")
     run(other, "CALL polaris.system.rollback()")
     assert rows(other, f"SELECT id FROM {namespace}.t") == [(1,)]

@@ -195,7 +195,7 @@ def test_headers_that_reach_beyond_the_object_are_refused(header: str) -> None:
 
 @pytest.mark.parametrize("headers", [{"x-amz-meta-a": "b\nx-amz-acl: c"}, {"a\r\nx": "b"}])
 def test_line_breaks_in_headers_are_refused(headers: dict[str, str]) -> None:
-    with pytest.raises(BadRequestError, match="control characters"):
+    with pytest.raises(BadRequestError, match="characters that cannot be printed"):
         check("PUT", OBJECT, headers)
 
 
@@ -206,7 +206,7 @@ def test_a_header_in_two_spellings_is_refused() -> None:
 
 def test_the_header_host_must_be_that_of_the_uri() -> None:
     assert check("GET", OBJECT, {"Host": "10.0.0.1:9000"}) == READS
-    with pytest.raises(ForbiddenError, match="another host"):
+    with pytest.raises(ForbiddenError, match="name different hosts"):
         check("GET", OBJECT, {"Host": "evil.example"})
 
 

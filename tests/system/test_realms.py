@@ -233,7 +233,7 @@ def test_a_name_that_is_free_again_gets_a_new_instance(realms: Realms, ids: IdGe
 def test_a_realm_for_loading_serves_once_it_is_moved(realms: Realms, ids: IdGenerator) -> None:
     record = realms.create_for_loading("one", ids, revisions={})
     assert record.state is S.LOADING
-    with pytest.raises(RealmStateError, match="already exists and is LOADING"):
+    with pytest.raises(RealmStateError, match="its state is LOADING"):
         realms.create_for_loading("one", ids, revisions={})
     realms.move("one", S.ACTIVE)
     assert realms.active("one").instance == record.instance

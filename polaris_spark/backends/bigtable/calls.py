@@ -235,7 +235,7 @@ class Calls:
 
     def _refuse_if_unusable(self) -> None:
         if self._closed:
-            raise StateError(f"{self._settings.where} is closed")
+            raise StateError(f"{self._settings.where} is closed; open the store again")
         refuse_in_child(self._settings)
 
 

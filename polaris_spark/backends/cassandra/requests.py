@@ -34,7 +34,7 @@ logging.getLogger("cassandra").addHandler(logging.NullHandler())  # failures are
 
 class Request(NamedTuple):
     """A request to run a statement. `title` is the statement's title in `statements`, and `values` are its parameters.
-    If `several` is not empty, it holds several tuples of parameters, which are sent as one CQL batch for one
+    If `several` is not empty, the statement is run once for each tuple of parameters in it, as one CQL batch in one
     partition."""
 
     title: str

@@ -102,7 +102,8 @@ class Requests:
             found += items
             if pending and not pauses.wait(again=bool(items)):
                 raise TryAgainError(
-                    f"{self.settings.where} is overloaded and returns no rows; nothing was changed"
+                    f"{self.settings.where} is overloaded and returns no rows; nothing was changed: try again "
+                    "later, or raise the capacity of the tables"
                 )
         return found
 
@@ -115,8 +116,8 @@ class Requests:
             before, left = left, len(pending[table]) if pending else 0
             if pending and not pauses.wait(again=left < before):
                 raise OutcomeUnknownError(
-                    f"{self.settings.where} is overloaded: {len(requests) - left} of {len(requests)} rows were "
-                    "written or deleted"
+                    f"{self.settings.where} is overloaded: only {len(requests) - left} of {len(requests)} rows "
+                    "were written or deleted"
                 )
 
     def _repeated(self, operation: str, parameters: dict[str, Any], *, writes: bool) -> dict[str, Any]:
@@ -161,7 +162,7 @@ class Requests:
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
-            raise StateError(f"the store {self.settings.where} is closed")
+            raise StateError(f"the store {self.settings.where} is closed; open it again")
 
 
 class _Pauses:

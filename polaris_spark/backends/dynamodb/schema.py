@@ -42,7 +42,9 @@ def _create(requests: Requests, table: Table) -> None:
             with contextlib.suppress(TableInUseError):  # another process was faster
                 requests.write("create_table", **_definition(requests.settings.prefix, table))
         elif status not in _PASSING:
-            raise StateError(f"{requests.settings.where}: table {table!r} cannot be used: it is {status}")
+            raise StateError(
+                f"{requests.settings.where}: table {table!r} cannot be used: its status is {status}"
+            )
         if time.monotonic() > end:
             raise TryAgainError(
                 f"{requests.settings.where}: table {table!r} is still {status or 'missing'} after {_CREATION_S} s; try "

@@ -78,7 +78,7 @@ def _place(uri: StoreURI, given: Given) -> dict[str, object]:
     found = hosts(uri, 3306)
     if len(found) > 1:
         raise StoreURIError(
-            f"{uri} names several hosts; name one host, or the address of a proxy in front of them"
+            f"{uri} names several hosts; write one host, or the address of a proxy in front of them"
         )
     return {"host": found[0].name, "port": found[0].port}
 
@@ -91,11 +91,14 @@ def _encryption(uri: StoreURI, given: Given) -> dict[str, object]:
     mode = given.one_of("ssl_mode", _SSL_MODES) or usual
     for name, path in files.items():
         if not Path(path).is_file():
-            raise StoreURIError(f"{name}={path!r} of a {uri.scheme}: store is not a file")
+            raise StoreURIError(
+                f"{name}={path!r} of a {uri.scheme}: store is not a file; give the path of an existing file"
+            )
     if mode in ("disabled", "preferred"):
         if files:
             raise StoreURIError(
-                f"{next(iter(files))} of a {uri.scheme}: store cannot be combined with ssl_mode={mode}"
+                f"{next(iter(files))} of a {uri.scheme}: store cannot be combined with ssl_mode={mode}; leave one "
+                "of them out"
             )
         return {"ssl_disabled": True} if mode == "disabled" else {}
     try:

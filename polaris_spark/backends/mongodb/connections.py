@@ -198,7 +198,7 @@ class Connections:
     def _client(self) -> MongoClient[dict[str, Any]]:
         with self._lock:
             if self._closed:
-                raise StateError(f"the store {self.settings.where} is closed")
+                raise StateError(f"the store {self.settings.where} is closed; open it again")
             if self._made is None:
                 arguments = self.settings.driver()
                 try:

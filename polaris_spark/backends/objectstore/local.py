@@ -291,7 +291,7 @@ class DirectoryRequests(Requests):
             while not _lock(file.fileno()):
                 if time.monotonic() > end:
                     raise TryAgainError(
-                        f"{self.where}: {key!r} was locked by other operations; nothing was changed"
+                        f"{self.where}: {key!r} was locked by other operations; nothing was changed: try again"
                     )
                 time.sleep(random.uniform(0.0, pause))
                 pause = min(2 * pause, _LONGEST_PAUSE_S)

@@ -98,7 +98,7 @@ class Requests(ABC):
             StateError: the store was closed, or cannot be used in this process.
         """
         if self._closed:
-            raise StateError(f"{self.where} is closed")
+            raise StateError(f"{self.where} is closed; open the store again")
 
     def close(self) -> None:
         """Wait until requests in progress have ended. Later requests raise `StateError`."""

@@ -145,7 +145,7 @@ class PostgreSQLBackend(IdRangesBackend):
         if size > _MOST_BYTES:
             raise ObjectTooLargeError(
                 f"a commit to {self._settings.where} writes {size} bytes in one statement, over the limit of "
-                f"{_MOST_BYTES}"
+                f"{_MOST_BYTES}; make the change in several smaller commits"
             )
         rows = sorted(rows)
         values = binary.bytea_array([row.value for row in rows])

@@ -200,7 +200,7 @@ class RocksDBBackend(Backend):
 
     def _refuse_if_unusable(self) -> None:
         if self._closed:
-            raise StateError(f"the store rocksdb://{self._path} is closed")
+            raise StateError(f"the store rocksdb://{self._path} is closed; open it again")
         if self._process != os.getpid():
             raise StateError(
                 f"the store rocksdb://{self._path} was opened before this process was forked from its parent; "

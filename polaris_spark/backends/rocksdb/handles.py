@@ -262,7 +262,9 @@ class Handle:
         if self._primary is not None:
             return function(self._primary)
         if self._secondary is None:
-            raise TryAgainError(f"{self._where} is being closed by another thread; nothing was read")
+            raise TryAgainError(
+                f"{self._where} is being closed by another thread; nothing was read: open the store again"
+            )
         self._looks += 1
         self._secondary.try_catch_up_with_primary()
         return function(self._secondary)
@@ -274,7 +276,9 @@ class Handle:
 
     def _write_open(self, function: Callable[[Rdict], T]) -> T:
         if self._primary is None:
-            raise TryAgainError(f"{self._where} is being closed by another thread; nothing was changed")
+            raise TryAgainError(
+                f"{self._where} is being closed by another thread; nothing was changed: open the store again"
+            )
         return function(self._primary)
 
     def _change(self, function: Callable[[], None]) -> None:
@@ -283,8 +287,8 @@ class Handle:
         with self._turnstile.changing:
             if not self._turnstile.ended(_PATIENCE_S):
                 raise TryAgainError(
-                    f"operations of this process on {self._where} did not end within {_PATIENCE_S:g} s, so the store "
-                    "could not be opened or closed; nothing was changed"
+                    f"operations of this process on {self._where} did not end within {_PATIENCE_S:g} s, so the "
+                    "store could not be opened or closed; nothing was changed: try again"
                 )
             function()
 
@@ -318,7 +322,7 @@ class Handle:
 
     def _prepare(self) -> None:
         if self.ended:
-            raise StateError(f"the store {self._where} is closed")
+            raise StateError(f"the store {self._where} is closed; open it again")
         if self._failed:
             self._close_all()
 

@@ -51,8 +51,8 @@ class Forkable(ABC):
 
     @abstractmethod
     def after_fork_in_child(self) -> None:
-        """Start with new locks. This is called in the forked child, where threads that do not exist may hold the old
-        locks."""
+        """Start with new locks. This is called in the forked child, where the old locks may be held by threads that
+        exist only in the parent."""
 
 
 _all: weakref.WeakSet[Forkable] = weakref.WeakSet()

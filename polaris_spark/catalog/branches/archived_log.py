@@ -311,7 +311,7 @@ def log_from(store: ObjectStore, head: Head, reference: str, first: int) -> Iter
         archived = Archive(ReferenceReader(store)).of(head, reference, "")
         if archived.oldest > first:
             raise HistoryTrimmedError(
-                f"the log of commits {first} to {archived.oldest - 1} of {reference!r} is not kept any more"
+                f"the log of commits {first} to {archived.oldest - 1} of {reference!r} is no longer kept"
             )
         yield from archived.oldest_first(store, first)
     yield from stored_log(store, head, max(first, floor), head.number)

@@ -89,7 +89,8 @@ def reassign_branch(
     wrong = f"branch {name!r} of catalog {catalog.name!r} was not moved"
     if expected and expected not in (str(before.number), str(before.commit), f"{before.commit:x}"):
         raise CommitFailedError(
-            f"{wrong}: it is at commit number {before.number} (id {before.commit}), not at {expected!r}"
+            f"{wrong}: it is at commit number {before.number} (id {before.commit}), not at the expected commit "
+            f"{expected!r}"
         )
     state = catalog_at(catalog.on_branch(name), to)
     require_stored(catalog, state.branch)
@@ -167,5 +168,5 @@ def _existing(catalog: Catalog, kind: Kind, name: str) -> str:
 def _present(catalog: Catalog, name: str, reference: str) -> Branch:
     head, found = catalog.references.read(reference).head, catalog.references.lookup(reference)
     if found is None:
-        raise NotFoundError(f"catalog {catalog.name!r} has no branch or tag {name!r} any more")
+        raise NotFoundError(f"catalog {catalog.name!r} no longer has a branch or tag {name!r}")
     return Branch(name, head, found.registration)

@@ -106,12 +106,12 @@ def branch_or_tag_of(catalog: Catalog, name: str) -> CommitReader:
 
 
 def branches(catalog: Catalog) -> list[Branch]:
-    """Return all branches of a catalog that are not dropped, in the order of their names."""
+    """Return all branches of a catalog that are not dropped, sorted by name."""
     return _listed(catalog, heads_prefix(catalog.row))
 
 
 def tags(catalog: Catalog) -> list[Branch]:
-    """Return all tags of a catalog that are not dropped, in the order of their names."""
+    """Return all tags of a catalog that are not dropped, sorted by name."""
     return _listed(catalog, tags_prefix(catalog.row))
 
 
@@ -188,8 +188,8 @@ def drop_branch(catalog: Catalog, name: str, operation: Operation, *, expected: 
 def _require_newest(catalog: Catalog, name: str, head: Head, expected: int | None) -> None:
     if expected not in (None, head.commit):
         raise CommitFailedError(
-            f"branch {name!r} of catalog {catalog.name!r} was not dropped: its newest commit has the id {head.commit}, "
-            f"not {expected}"
+            f"branch {name!r} of catalog {catalog.name!r} was not dropped: its newest commit has the id "
+            f"{head.commit}, not the expected id {expected}"
         )
 
 
@@ -248,7 +248,7 @@ def _listed(catalog: Catalog, prefix: str) -> list[Branch]:
 
 
 def _registered(catalog: Catalog, prefix: str) -> dict[str, Registered]:
-    """Return the live references of a catalog whose names have a prefix, by the rest of the name."""
+    """Return the live references whose names begin with `prefix`, by the rest of their names."""
     live = [one for one in catalog.references.listed() if one.registration.state == "live"]
     return {one.name.removeprefix(prefix): one for one in live if one.name.startswith(prefix)}
 

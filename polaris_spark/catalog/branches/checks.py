@@ -30,11 +30,11 @@ from polaris_spark.index import Entry
 from polaris_spark.names import AREA, problem_of
 
 MAX_NAME_BYTES = 200
-"""Longest name of a check, in bytes of UTF-8."""
+"""Maximum length of the name of a check, in bytes of UTF-8."""
 MAX_SQL_BYTES = 8_192
-"""Longest SQL text of a check, in bytes of UTF-8."""
+"""Maximum length of the SQL text of a check, in bytes of UTF-8."""
 MAX_CHECKS = 100
-"""Largest number of checks of a branch."""
+"""Maximum number of checks of a branch."""
 
 _END = CHECKS[:-1] + bytes([CHECKS[-1] + 1])
 _QUERIES = ("SELECT", "WITH", "VALUES", "(")
@@ -50,7 +50,7 @@ class Check(NamedTuple):
 
 
 def checks_in(state: State) -> list[Check]:
-    """Return the checks of a branch, in the order of their names."""
+    """Return the checks of a branch, sorted by name."""
     return [
         Check(key.removeprefix(CHECKS).decode(), entry.value.decode())
         for key, entry in state.scan(PROTECTION, CHECKS, _END)
@@ -58,7 +58,7 @@ def checks_in(state: State) -> list[Check]:
 
 
 def checks_of(catalog: Catalog, branch: str) -> list[Check]:
-    """Return the checks of a branch, in the order of their names.
+    """Return the checks of a branch, sorted by name.
 
     Raises:
         NotFoundError: the branch does not exist.
@@ -84,7 +84,7 @@ def add_check(catalog: Catalog, branch: str, check: Check, operation: Operation)
         raise BadRequestError(f"the name of a check {check.name[:200]!a} {problem}")
     if branch.startswith(AREA):
         raise BadRequestError(
-            f"{branch!r} is a staging area; add the check to its branch, into which it is committed"
+            f"{branch!r} is a staging area; add the check to the branch into which the area is committed"
         )
     added = check._replace(sql=_query(check))
     _commit(catalog, branch, _Add(catalog.context, operation, catalog.row, branch, added))

@@ -191,8 +191,8 @@ def merge_base(store: ObjectStore, one: CommitReader, other: CommitReader) -> Co
         parted = _parted(store, one.head, other.head)
         if parted is None and not common:
             raise HistoryTrimmedError(
-                "the two branches have no common commit that is still stored, because their history was trimmed; "
-                "they cannot be merged, so cherry-pick single commits instead"
+                "the two branches have no common commit that is still stored, because their history was trimmed. "
+                "They cannot be merged; cherry-pick single commits instead"
             )
         common += [] if parted is None else [(a.own, parted)]
     best = _not_contained(store, common)
@@ -228,8 +228,8 @@ def unmerged(theirs: CommitReader, mine: Ancestry) -> list[Unmerged]:
             if all(number <= mine.newest.get(id, nothing).number for id, number in rest.items()):
                 return found
             raise HistoryTrimmedError(
-                "the beginning of the other branch was trimmed, so it is not known which commits from before its "
-                "beginning are to be merged"
+                "the beginning of the other branch was trimmed, so it is not known which earlier commits are to "
+                "be merged; cherry-pick single commits instead"
             )
         at = reader_of(at.store, Head(ancestor(at.store, theirs.head, other.began), other.began, 0))
 

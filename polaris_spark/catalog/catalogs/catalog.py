@@ -315,14 +315,14 @@ class Catalog:
             except WrongTypeError as error:
                 if error.found != UNLOADED or error.id == last:
                     raise
-                if self._fixed is not None:  # what was loaded later is not in this state
-                    raise ForbiddenError(
-                        f"a table or view of catalog {self.name!r} as of {self.point} (commit number "
-                        f"{self._fixed.head.number}) is imported, and its metadata is not loaded yet, so it cannot be "
-                        "read in this state; call load_imported on its branch, and read a later state"
-                    ) from error
                 last = error.id
             unloaded = self.reader.get(last, Unloaded)
+            if self._fixed is not None:  # what was loaded later is not in this state
+                raise ForbiddenError(
+                    f"catalog {self.name!r} as of {self.point} (commit number {self._fixed.head.number}) contains the "
+                    f"table or view of {unloaded.metadata_location!r} only as a lazy import whose metadata had not "
+                    "been loaded; to read it, call load_imported on the branch, and then read a later state"
+                )
             load = LoadImported(self.context, Operation(b"", principal), unloaded, self.files)
             self.references.commit(self.reference, load)
 
@@ -358,7 +358,8 @@ class _OfCheckedNames(Change[P, R]):
                 owner is None or owner.value.decode() != self.operation.principal
             ):  # an owner may do everything
                 raise CommitFailedError(
-                    "a name in the request means another entity than when the request was checked; send it again"
+                    "while the request was being checked, a name in it was given to another entity; send the "
+                    "request again"
                 )
         return self._change.apply(state, prepared)
 
@@ -367,7 +368,7 @@ class _OfCheckedNames(Change[P, R]):
 
 
 class _Recorded(Change[P, R]):
-    """A change whose reads are added to a list, also if it fails."""
+    """A change whose reads are added to a list, even if the change fails."""
 
     def __init__(self, change: Change[P, R], reads: list[list[Read]]) -> None:
         self.operation = change.operation

@@ -126,7 +126,9 @@ class UndropCatalog(TimedChange[CatalogRow]):
         id = id_bytes(self.row.entity_id)
         entry, key = state.lookup(DROPPED, id), catalog_key(self.to)
         if entry is None or DroppedMark.decode(entry.value).ended:
-            raise NotFoundError(f"catalog {self.row.name!r} can no longer be restored, or was restored")
+            raise NotFoundError(
+                f"catalog {self.row.name!r} can no longer be restored, or has been restored already"
+            )
         if state.lookup(NAMES, key) is not None:
             raise taken(self.to)
         before = state.get_for_rewrite(entry.pointer, CatalogRow)
@@ -153,8 +155,8 @@ class _EndChange(Unrepeated, ClockedChange[None]):
         super().__init__(clock, operation._replace(id=b""))
 
     def put(self, state: State, now: int, before: DroppedCatalog, after: DroppedMark | None) -> None:
-        """Change the mark of a dropped catalog, or remove it if `after` is None. If the catalog has been restored since
-        it was read, do nothing."""
+        """Set the mark of a dropped catalog to `after`, or remove the mark if `after` is None. If the catalog has been
+        restored since it was read, do nothing."""
         id = id_bytes(before.row.entity_id)
         if state.lookup(DROPPED, id) != Entry(before.pointer, before.mark.encode()):
             return

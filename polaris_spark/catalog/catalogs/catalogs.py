@@ -75,7 +75,9 @@ def create_realm(connection: StoreConnection, name: str, operation: Operation) -
     """
     found = connection.realms.find(name)
     if found is not None and found.state not in (RealmState.CREATED, RealmState.INITIALIZING):
-        raise RealmStateError(f"realm {name!r} already exists and is {found.state.value}")
+        raise RealmStateError(
+            f"realm {name!r} already exists (its state is {found.state.value}); choose another name"
+        )
     return connection.realm(
         name, create=True, initialize=lambda references: initialize(references, operation)
     )
@@ -142,7 +144,7 @@ def read_catalog(
 
 
 def read_catalogs(references: References) -> list[StoredCatalog]:
-    """Read the newest commit of the reference `catalogs`, and return all catalogs, in the order of their names."""
+    """Read the newest commit of the reference `catalogs`, and return all catalogs, sorted by name."""
     head = references.read(CATALOGS)
     found = dict(head.index(NAMES).range(*children((), CATALOG)))
     rows = head.store.get_many([entry.pointer for entry in found.values()], CatalogRow)
@@ -164,7 +166,7 @@ def current_row(references: References, row: CatalogRow) -> CatalogRow | None:
 
 
 def list_catalogs(references: References) -> list[CatalogRow]:
-    """Return all catalogs of the realm, in the order of their names."""
+    """Return all catalogs of the realm, sorted by name."""
     return catalogs_in(references.read(CATALOGS))
 
 

@@ -10,10 +10,11 @@ Every catalog has its own reference, so no single commit covers two catalogs. Tw
 2. A table outside its own catalog's warehouse must not overlap another catalog's warehouse, or a table of another
    catalog. This is checked before the commit, against heads that are up to a second old.
 
-These rules leave gaps. Rule 2 can miss a table or catalog that another process creates at the same time, and tables of
-a damaged head. Catalogs that older releases created may have overlapping warehouses. Other realms and stores are not
-checked, and neither are catalogs with `shared-locations=allow`. No file is lost by these gaps, because jobs that delete
-files check which files the catalogs of all realms of the store need (`overlapping_tables`).
+These rules leave gaps. Rule 2 can miss a table or catalog that another process creates at the same time, and it cannot
+see the tables of a branch whose head is damaged. Catalogs that older releases created may have overlapping warehouses.
+Other realms and stores are not checked, and neither are catalogs with `shared-locations=allow`. These gaps cost no
+files: jobs that delete files first check which files the catalogs of all realms of the store need
+(`overlapping_tables`).
 """
 
 from __future__ import annotations

@@ -82,7 +82,8 @@ class SetProperties(TimedChange[CatalogRow]):
         both = sorted(set(updates) & set(self.removals))
         if both:
             raise InputError(
-                f"properties both set and removed: {', '.join(both)}; either set or remove a property"
+                f"properties both set and removed: {', '.join(both)}; a request may only do one of these for each "
+                "property"
             )
         self.row = row
         self.expected = expected
@@ -93,7 +94,9 @@ class SetProperties(TimedChange[CatalogRow]):
             raise NotFoundError(f"catalog {self.row.name!r} no longer exists")
         key, entry = found
         if self.expected not in (None, entry.pointer):
-            raise CommitFailedError(f"catalog {self.row.name!r} has changed since it was read; read it again")
+            raise CommitFailedError(
+                f"catalog {self.row.name!r} has changed since it was read; read it again, and repeat the change"
+            )
         before = state.get_for_rewrite(entry.pointer, CatalogRow)
         properties = changed(before.properties, self.updates, self.removals)
         if properties == before.properties:
@@ -200,7 +203,7 @@ def copy_to_branches(
     """Write a copy of a catalog's row to all its branches that do not have this copy.
 
     Args:
-        what: begin of the message of an error, which says what was done.
+        what: beginning of the error message, which says what was done.
         advice: how the user can complete it.
     Raises:
         PolarisError: a copy was not written, because the branch's reference cannot be read or changed.

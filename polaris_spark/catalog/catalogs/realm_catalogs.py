@@ -106,7 +106,7 @@ class RealmCatalogs:
         self._operation = operation
 
     def all(self) -> list[StoredCatalog]:
-        """Return all catalogs that exist, in the order of their names."""
+        """Return all catalogs that exist, sorted by name."""
         return [self._readable(one) for one in read_catalogs(self._references) if self._sees(one.row)]
 
     def dropped(self) -> list[DroppedCatalog]:

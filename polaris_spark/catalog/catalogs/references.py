@@ -55,7 +55,7 @@ def catalog_in(reference: str) -> int | None:
 
 
 def catalogs_in(head: CommitReader) -> list[CatalogRow]:
-    """Return all catalogs in a commit of the reference `catalogs`, in the order of their names."""
+    """Return all catalogs in a commit of the reference `catalogs`, sorted by name."""
     found = [entry.pointer for _, entry in head.index(NAMES).range(*children((), CATALOG))]
     rows = head.store.get_many(found, CatalogRow)
     return [rows[id] for id in found]

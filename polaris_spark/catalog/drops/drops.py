@@ -120,7 +120,7 @@ def kept_places(
 
     Args:
         objects: returns the object store of a realm, given the realm's instance id.
-        but: a table whose locations are left out: the instance id of its realm, and its entity id.
+        but: the table to leave out, given as the instance id of its realm and its entity id.
         most_commits: maximum number of commits to read, over all heads together.
     Returns:
         the locations; None if they cannot be determined, because the histories have more than `most_commits` commits or

@@ -75,7 +75,7 @@ def list_names(
     if token:
         after = _parse(token, reference)
         if not start <= after.key < end:
-            raise BadRequestError("this page token belongs to another listing; list again from the start")
+            raise BadRequestError("this page token belongs to another list; list again from the start")
         reader, start = _pinned(head, after), after.key + b"\x00"
     if keep is None:
         keys = reader.index(NAMES).keys(start, end, None if size is None else size + 1)
@@ -123,7 +123,8 @@ def _pinned(head: CommitReader, token: PageToken) -> CommitReader:
     try:
         if ancestor(head.store, head.head, token.number) != token.commit:
             raise BadRequestError(
-                "the token's commit is not in the history of this branch; list again from the start"
+                "this page token belongs to a commit that is not in the history of this branch; list again from "
+                "the start"
             )
         return at_commit(head, token.commit)
     except HistoryTrimmedError as error:

@@ -39,11 +39,11 @@ STRATEGIES: Final = ("full", "incremental")
 _DEFAULTS: Final = {ALLOW_STALE: "false", STRATEGY: "full"}
 """Default values of the properties that set fields of the view's document."""
 MAX_STALENESS: Final = "max-staleness"
-"""View property: the longest time, such as `1 hour`, for which stale data is returned after its refresh if
+"""View property: the maximum time, such as `1 hour`, for which stale data is returned after its refresh if
 `allow-stale-data` is true. Without it, stale data is returned however old it is."""
 INCREMENTAL_LIMIT: Final = "incremental-limit"
-"""View property: the maximum number of bytes that an incremental refresh may read, as a part of the bytes that a full
-refresh reads, such as `0.5` (the default). If the change is larger, the refresh is full."""
+"""View property: the maximum number of bytes that an incremental refresh may read, as a fraction of the bytes that a
+full refresh reads, such as `0.5` (the default). If the change is larger, the refresh is full."""
 REFRESH_RETENTION: Final = "refresh-retention"
 """View property: how long, such as `7 d` (the default), after the last refresh of a view with the strategy
 `incremental` the procedure `expire` keeps the snapshots that this refresh read."""
@@ -103,8 +103,8 @@ def refuse_storage(state: State, table: TableName, action: str) -> None:
     owner = view_of(state, table)
     if owner is not None:
         raise BadRequestError(
-            f"{table} is the storage table of materialized view {owner[0]} and cannot be {action} on its own; "
-            "use the statements for the materialized view"
+            f"{table} is the storage table of materialized view {owner[0]} and cannot be {action} by itself; use "
+            "the statements for the materialized view"
         )
 
 
@@ -212,7 +212,7 @@ def _limit(name: str, text: str) -> float:
 
 
 def incremental_limit(view: View) -> float:
-    """Return the maximum number of bytes that an incremental refresh may read, as a part of the bytes of a full
+    """Return the maximum number of bytes that an incremental refresh may read, as a fraction of the bytes of a full
     refresh."""
     return float(view.properties.get(INCREMENTAL_LIMIT, "0.5"))
 

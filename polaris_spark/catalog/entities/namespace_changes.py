@@ -174,7 +174,8 @@ class UpdateNamespace(TimedChange[PropertiesUpdated]):
         both = sorted(set(updates) & set(removals))
         if both:
             raise UnprocessableError(
-                f"properties both set and removed: {', '.join(both)}; either set or remove a property"
+                f"properties both set and removed: {', '.join(both)}; a request may only do one of these for each "
+                "property"
             )
         self.name = name
         self.updates = dict(updates)

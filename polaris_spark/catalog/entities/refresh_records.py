@@ -156,8 +156,8 @@ def require_refresh_only(draft: TableDraft, table: TableName, view: View) -> Non
         refresh = refresh_of_snapshot(summary)
         if refresh.get("view-uuid") != view.uuid or refresh["version-id"] != view.current_version_id:
             raise BadRequestError(
-                f"the refresh of {table} computed version {refresh['version-id']} of the view, but its current version "
-                f"is {view.current_version_id}; refresh it again",
+                f"the refresh of {table} computed version {refresh['version-id']} of the view, but its current "
+                f"version is {view.current_version_id}; refresh the view again",
                 type="ValidationException",
             )
         if draft.current_snapshot_id != id:
@@ -168,7 +168,8 @@ def require_refresh_only(draft: TableDraft, table: TableName, view: View) -> Non
             )
         if refresh.get("replaces") != current:
             raise BadRequestError(
-                f"another refresh of {table} came first; nothing was changed", type="ValidationException"
+                f"another refresh of {table} was committed first; nothing was changed",
+                type="ValidationException",
             )
 
 

@@ -102,7 +102,7 @@ class Files:
         uri = urlsplit(location)
         if uri.scheme in ("", "file"):  # a FileIO would open a local file without confinement
             raise BadRequestError(
-                f"{location!r} is a relative path or is on another host; write a local file as file:///path or /path"
+                f"{location!r} is a relative path or on another host; write a local file as file:///path or /path"
             )
         key = (os.getpid(), uri.scheme, uri.netloc)  # connections do not survive a fork
         try:
@@ -118,7 +118,7 @@ class Files:
         Raises:
             MissingFileError: the file does not exist.
             UnreadableFileError: the file cannot be opened.
-            ForbiddenError: the path contains a symbolic link that is not followed.
+            ForbiddenError: the path contains a symbolic link that must not be followed (see `confinement`).
         """
         try:
             path = local_path(location)
@@ -137,7 +137,7 @@ class Files:
             limit: maximum size of the file, in bytes.
         Raises:
             BadRequestError: the file cannot be read, or is larger than `limit`.
-            ForbiddenError: the path contains a symbolic link that is not followed.
+            ForbiddenError: the path contains a symbolic link that must not be followed (see `confinement`).
         """
         most = () if limit is None else (limit + 1,)
         try:
@@ -192,7 +192,7 @@ class Files:
         object stores need no folders.
 
         Raises:
-            ForbiddenError: the path contains a symbolic link that is not followed.
+            ForbiddenError: the path contains a symbolic link that must not be followed (see `confinement`).
             OSError, ValueError: the folder cannot be made.
         """
         path = local_path(location)

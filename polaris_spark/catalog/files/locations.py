@@ -294,11 +294,13 @@ def refuse_overlap(
     """
     other = owner_of(state, location, but=entity_id)
     if other is not None and not names_owner:
-        raise ForbiddenError(f"location {'/'.join(location)} overlaps with that of another table or view")
+        raise ForbiddenError(
+            f"location {'/'.join(location)} overlaps the location of another table or view; choose another location"
+        )
     if other is not None:
         raise ForbiddenError(
-            f"location {'/'.join(location)} overlaps with {'/'.join(other[0])}, which belongs to "
-            f"{_shown_owner(state, other[1])}"
+            f"location {'/'.join(location)} overlaps {'/'.join(other[0])}, which belongs to "
+            f"{_shown_owner(state, other[1])}; choose another location"
         )
 
 

@@ -124,7 +124,8 @@ class PlaceImported(Unrepeated, TimedChange[list[ImportOutcome]]):
             if present is not None and present.metadata_location == placement.metadata_location:
                 return ImportOutcome(EXISTS)
             raise AlreadyExistsError(
-                f"{name} was created, changed or dropped in this catalog during the import"
+                f"{name} was {'dropped' if found is None else 'changed' if placement.replaces else 'created'} in "
+                "this catalog during the import, so it was left as it is; import it again"
             )
         if found is None and (taken := taken_by(state, name)) is not None:
             raise AlreadyExistsError(f"{taken} already exists: {name}")
@@ -185,7 +186,8 @@ def ensure_namespace(
     """
     if not name:
         raise BadRequestError(
-            "a table or view at the root of the source has no namespace; import it into a namespace (option into)"
+            "a table or view at the root of the source has no namespace; set the argument 'into' to the namespace "
+            "into which to import it"
         )
     missing = []
     for n in range(len(name), 0, -1):

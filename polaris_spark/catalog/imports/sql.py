@@ -126,8 +126,8 @@ def _tables(connection: Connection, catalog: str, *, typed: bool) -> Iterator[So
 
 
 def _levels(namespace: str) -> NamespaceName:
-    """Return the levels of a namespace from the database, where they are joined by dots. Dots in names are not
-    escaped."""
+    """Split a namespace name, as stored in the imported database, into levels. The database joins levels by dots and
+    does not escape dots in names, so a name with a dot is split too."""
     return tuple(namespace.split(".")) if namespace else ()
 
 

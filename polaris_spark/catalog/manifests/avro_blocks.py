@@ -101,7 +101,8 @@ class AvroBlocks:
             most = min(len(data), MAX_BLOCK_RECORDS)
             if not 0 <= count <= most:
                 raise ValueError(
-                    f"a block of {len(data)} bytes claims to hold {count} records; it can hold from 0 to {most}"
+                    f"a block of {len(data)} bytes claims to hold {count} records; a block of this size can hold "
+                    f"from 0 to {most}"
                 )
             yield AvroBlock(count, data)
 
@@ -219,7 +220,9 @@ def _shape(schema: Any, named: dict[str, _Shape], around: Collection[str]) -> _S
     kind = schema["type"]
     if kind == "array":
         if _shape(schema["items"], named, around).may_be_empty:
-            raise ValueError("the file's Avro schema is refused: items of an array take no bytes")
+            raise ValueError(
+                "the file's Avro schema is refused: the items of an array have a type without bytes"
+            )
         return _FULL
     if kind == "map":
         _shape(schema["values"], named, around)

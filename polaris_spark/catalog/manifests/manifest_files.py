@@ -72,7 +72,7 @@ class ManifestFiles:
             confinement: decides which symbolic links are followed; None follows all.
         Raises:
             BadRequestError: the file cannot be read, is too large, or is not a manifest list.
-            ForbiddenError: the path contains a symbolic link that is not followed.
+            ForbiddenError: the path contains a symbolic link that must not be followed (see `confinement`).
         """
         found = self.known(location)
         if found is None:

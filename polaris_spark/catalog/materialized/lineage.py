@@ -158,8 +158,8 @@ def dependences(
 
     Args:
         catalog: name of the catalog.
-        only_recorded: whether nothing is returned if nothing was recorded. Set it for a reader that may see the view,
-            but not all tables: the query can name tables and views that its author may not see.
+        only_recorded: whether to return nothing if nothing was recorded. Set it for a reader that may see the view, but
+            not all tables: the query can name tables and views that its author may not see.
     """
     record = last_refresh(state, name)
     is_current = record is not None and record.get("version-id") == view.current_version_id

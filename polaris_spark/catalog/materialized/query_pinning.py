@@ -47,7 +47,8 @@ from polaris_spark.errors import BadRequestError
 
 _TAG = "tag_"
 _REFS = ("branch_", _TAG)
-"""Beginnings of the last part of a name that names a branch or tag of the table before it."""
+"""Prefixes of the last part of a name such as `db.table.branch_dev` or `db.table.tag_v1`, which means a branch or tag
+of `db.table`."""
 SESSION_CATALOG = "spark_catalog"
 """Name of the catalog by which Spark reads Delta tables at a location."""
 _DEEPEST = 32
@@ -218,7 +219,7 @@ class _Pinning:
     def _source(
         self, reference: SourceReference, query: ViewQuery, above: tuple[tuple[str, ...], ...]
     ) -> _Pinned:
-        """Pin what a reference names."""
+        """Pin the table or view that a reference names."""
         for name in self.names(reference.parts, query):
             found = find(self.state, table_key(name))
             if found is not None:
@@ -341,9 +342,9 @@ class _Pinning:
     def _delta(self, reference: SourceReference, name: TableName, engine: QueryEngine) -> _Pinned:
         if not engine.reads_delta:
             raise BadRequestError(
-                f"this Spark session cannot read {reference.identifier}: add Delta Lake's package for this Spark, and "
-                "set spark.sql.catalog.spark_catalog to org.apache.spark.sql.delta.catalog.DeltaCatalog and "
-                "spark.sql.extensions to io.delta.sql.DeltaSparkSessionExtension too"
+                f"this Spark session cannot read {reference.identifier}: add Delta Lake's package for this Spark, "
+                "and set spark.sql.catalog.spark_catalog to org.apache.spark.sql.delta.catalog.DeltaCatalog and "
+                "spark.sql.extensions to io.delta.sql.DeltaSparkSessionExtension"
             )
         table = engine.outside.delta(name.name)
         full = quoted((SESSION_CATALOG, *name.namespace, name.name))

@@ -24,8 +24,8 @@ def named_snapshot(reference: SourceReference) -> int:
     match = _VERSION.fullmatch(reference.version.strip())
     if match is None:
         raise BadRequestError(
-            f"{reference.identifier} {reference.version}: a materialized view can read a table as of a snapshot id, or "
-            "a branch or tag as in db.t.branch_name, but not as of a time or of another version"
+            f"{reference.identifier} {reference.version}: a materialized view can read a table as of a snapshot "
+            "id, or a branch or tag as in db.t.branch_name, but not as of a time or any other version"
         )
     return int(match[1])
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from polaris_spark.errors import BadRequestError
 
 MAX_LENGTH = 1 << 20
-"""Longest accepted text, in characters."""
+"""Maximum length of a text, in characters."""
 MAX_DEPTH = 500
-"""Deepest accepted nesting of parentheses and brackets. Python's limit on recursion usually rejects less."""
+"""Maximum nesting of parentheses and brackets, in levels. Python's limit on recursion usually rejects less."""
 
 _SHOWN = 200
 """Number of characters of the text that an error message quotes."""

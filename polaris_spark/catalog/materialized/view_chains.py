@@ -2,7 +2,7 @@
 
 A client that loads a table or view because a view names it can say so by the parameter `referenced-by` of the Iceberg
 REST protocol: the chain of views, the outermost first. In a realm with access control, the caller then needs a
-privilege on the outermost view only. Whatever a view names is read with the rights of the view's definer, the
+privilege on the outermost view only. Everything that a view names is read with the rights of the view's definer, the
 principal that made its current version. The chain is only a claim, so `definer_of` checks each of its links.
 """
 
@@ -35,7 +35,7 @@ def views_in(text: str) -> list[TableName]:
         if len(levels) < 2 or not all(levels):
             raise BadRequestError(
                 f"referenced-by is {text[:200]!r}; it must be names of views with their namespaces, separated by "
-                "commas. The levels of a name are separated by the character 0x1F"
+                "commas, and the levels of a name separated by the character 0x1F"
             )
         found.append(TableName(tuple(levels[:-1]), levels[-1]))
     if len(found) > MAX_VIEWS:
@@ -60,7 +60,8 @@ def definer_of(state: State, catalog: str, view: TableName, following: TableName
         query = query_of(state, row)
         if query.catalog not in ("", catalog):
             raise refused(
-                view, f"its names are those of a catalog {query.catalog!r}, and this catalog is {catalog!r}"
+                view,
+                f"its query resolves names in the catalog {query.catalog!r}, but this catalog is {catalog!r}",
             )
         is_named = following in names_in(state, catalog, query)
     except BadRequestError as error:

@@ -63,7 +63,7 @@ def freshness(
     Args:
         outside: looks up sources outside of the catalog. Without it, the rows of a view that reads tables of another
             catalog, or Iceberg tables by their location, are not fresh.
-        only_recorded: whether only sources are looked up that the refresh recorded with their ids. Set it for a reader
+        only_recorded: whether to look up only sources that the refresh recorded with their ids. Set it for a reader
             that may see the view, but not all tables: the query can name tables that its author may not see. If another
             writer made the refresh, the rows then are not fresh.
     Raises:
@@ -97,7 +97,10 @@ def freshness(
     except BadRequestError as error:
         return Freshness(fresh=False, reason=str(error))
     except (AttributeError, KeyError, TypeError):  # not as `source-states` are specified
-        return Freshness(fresh=False, reason="the refresh does not describe all sources")
+        return Freshness(
+            fresh=False,
+            reason="the refresh does not describe all tables and views that the view reads; refresh it again",
+        )
     if changed:
         names = tuple(dict.fromkeys(changed))
         return Freshness(fresh=False, reason=f"changed: {', '.join(names)}", changed=names)
@@ -117,10 +120,14 @@ def _foreign(state: State, view: View, record: Json) -> list[Json]:
     query = query_of(state, view)
     bases = {str(one.get("identifier")): one for one in record.get("base-tables", ())}
     if any(one.get("type") != "iceberg-metastore" for one in bases.values()):
-        raise BadRequestError("the refresh does not describe all sources")
+        raise BadRequestError(
+            "the refresh does not describe all tables and views that the view reads; refresh it again"
+        )
     pinned = pin(state, query.catalog or "this catalog", query, TableName((), ""))
     if pinned.views or {one.identifier for one in pinned.tables} != set(bases):
-        raise BadRequestError("the refresh does not describe all sources")
+        raise BadRequestError(
+            "the refresh does not describe all tables and views that the view reads; refresh it again"
+        )
     return [
         {
             "type": "table",

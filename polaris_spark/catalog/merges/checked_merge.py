@@ -146,8 +146,8 @@ def merge_checked(
         except _StaleChecksError:
             continue
     raise CommitFailedError(
-        f"{label} was not committed, nothing was changed: the branches were changed {TRIES} times while the checks of "
-        f"branch {catalog.branch!r} were evaluated; try again later"
+        f"{label} was not committed; nothing was changed. The branches were changed {TRIES} times while the checks "
+        f"of branch {catalog.branch!r} were evaluated; try again later"
     )
 
 
@@ -189,7 +189,7 @@ def _require_all(merged: MergedState, outcomes: list[CheckOutcome]) -> None:
     if failed:
         told = "; ".join(_told(names, *what) for what, names in failed.items())
         raise CheckFailedError(
-            f"{merged.label} is refused, nothing was changed: branch {merged.branch!r} is protected; {told}"
+            f"{merged.label} is refused; nothing was changed. Branch {merged.branch!r} is protected; {told}"
         )
 
 
@@ -240,7 +240,8 @@ def _as_seen(difference: ReadDifference, seen: _Seen | None) -> ReadDifference:
 def _merged(
     catalog: Catalog, make: MakeChange, difference: ReadDifference, label: str
 ) -> Iterator[tuple[MergedState, _Seen]]:
-    """Make a merge in a transaction, which ends without its changes at the end of the block."""
+    """Carry out a merge in a private transaction, and yield the resulting state and what the merge read. The
+    transaction is discarded at the end of the block, so nothing is committed."""
     principal, begun = make(difference).operation.principal, list[Transaction]()
 
     def made() -> _Seen:

@@ -46,7 +46,7 @@ class EntityChange(NamedTuple):
 
 
 def changed_entities(read: ShardReader, before: Commit, after: Commit) -> dict[int, EntityChange]:
-    """Return the entities that differ in two states, by entity id, in the order of their names."""
+    """Return the entities that differ in two states, by entity id, sorted by name."""
     found: dict[int, EntityChange] = {}
     for key, old, new in diff(_names(before), _names(after), read):
         if old is not None:

@@ -306,7 +306,7 @@ class StepRun:
         assert new is not None
         tables = [content_of(state, version.content, Table) for version in (base, new, theirs)]
         if any(isinstance(table, Unloaded) for table in tables):
-            raise EntityConflict("its imported metadata is not loaded yet; load it first, with load_imported")
+            raise EntityConflict("its imported metadata is not loaded yet; call load_imported first")
         versions = Versions(*(table for table in tables if isinstance(table, Table)))
         by_parts = self.difference.restores or self.difference.begun
         if not by_parts and adds_only_snapshots(versions.base, versions.ours, state):

@@ -65,7 +65,7 @@ class Options(NamedTuple):
 
 
 def compare(catalog: Catalog, before: CommitReader, after: CommitReader) -> list[EntityChange]:
-    """Return the entities that differ between two states, in the order of their names."""
+    """Return the entities that differ between two states, sorted by name."""
     return list(changed_entities(catalog.reader.read_shards, before.commit, after.commit).values())
 
 
@@ -110,8 +110,8 @@ def merge_branch(
 
 
 def _require_as_new(base: CommitReader, theirs: CommitReader) -> None:
-    """Check that the commit that was read of a branch is not older than the commit of this branch that another branch
-    contains. Otherwise the base of a merge would be wrong.
+    """Check that the commit that was read of a branch is not older than the newest commit of the branch that another
+    branch contains. Otherwise the base of a merge would be wrong.
 
     Raises:
         PrepareAgain: the commit that was read is older.
@@ -178,9 +178,9 @@ def revert(catalog: Catalog, first: str, last: str, operation: Operation, option
 
     Args:
         first: the first commit to revert, by number, id or time.
-        last: the last one.
+        last: the last commit to revert; may be the same as `first`.
     Raises:
-        BadRequestError: the first commit is not before the last one, or has no parent.
+        BadRequestError: the first commit comes after the last one, or has no parent.
         CheckFailedError: the branch is protected, and a check does not hold.
         HistoryTrimmedError: a commit, or the parent of the first one, is no longer stored.
         MergeConflictError: later commits changed the same things, or what was removed cannot be restored.
@@ -190,7 +190,9 @@ def revert(catalog: Catalog, first: str, last: str, operation: Operation, option
         store = view.base.store
         begin, end = (pinned(store, view.base.head, AsOf.parse(one, "commit")) for one in (first, last))
         if begin.number > end.number:
-            raise BadRequestError(f"commit {begin.number} is not before commit {end.number}")
+            raise BadRequestError(
+                f"commit {begin.number} comes after commit {end.number}; give the older one first"
+            )
         after, before = reader_of(store, end), _parent(store, view.base.head, begin)
         view.require_kept(begin.number - 1)
         changes = changed_entities(catalog.reader.read_shards, after.commit, before.commit)

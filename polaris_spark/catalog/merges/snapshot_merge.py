@@ -189,7 +189,9 @@ class SnapshotMerge:
         elif theirs is not None and ours == base and theirs["snapshot-id"] in self.ours.snapshots:
             self._apply({"action": "set-snapshot-ref", "ref-name": name, **theirs})
         elif theirs is None or (ours is None and base is not None):
-            raise TableConflictError(f"one side removed, and the other side changed the {_kind(name, base)}")
+            raise TableConflictError(
+                f"one side removed the {_kind(name, base)}, and the other side changed it"
+            )
         else:
             self._append(name, base, ours, theirs)
 

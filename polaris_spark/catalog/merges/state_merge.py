@@ -196,8 +196,8 @@ def _refuse_changed(state: State, reads: Sequence[Read]) -> None:
     for read in reads:
         if not state.holds([read]):
             raise MergeConflictError(
-                f"the transaction cannot be committed, nothing was changed: {_described(read)} was read in it, and has "
-                "been changed since it began; roll it back and repeat it"
+                f"the transaction cannot be committed; nothing was changed. It read {_described(read)}, which has "
+                "been changed since the transaction began: roll back, and repeat the transaction"
             )
     state.reads.extend(reads)
 

@@ -86,10 +86,13 @@ class _Merge(SnapshotMerge):
     def plain_values(self) -> None:
         """Merge the format version, the location and the properties."""
         base, ours, theirs = self.base, self.ours, self.theirs
-        for name in ("encryption_keys", "extra"):
-            value = merged_value(getattr(base, name), getattr(ours, name), getattr(theirs, name), name)
+        for name, label in (
+            ("encryption_keys", "encryption keys"),
+            ("extra", "fields unknown to this release"),
+        ):
+            value = merged_value(getattr(base, name), getattr(ours, name), getattr(theirs, name), label)
             if value != getattr(ours, name):
-                raise TableConflictError(f"the {name.replace('_', ' ')} of the table were changed")
+                raise TableConflictError(f"the {label} of the table were changed, which cannot be merged")
         version = merged_value(
             base.format_version, ours.format_version, theirs.format_version, "format version"
         )

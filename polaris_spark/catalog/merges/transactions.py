@@ -98,7 +98,7 @@ def isolation_of(text: str) -> Isolation:
     """Return the isolation that a text means.
 
     Raises:
-        InputError: it means none.
+        InputError: the text is not the name of an isolation level.
     """
     try:
         return Isolation(text.lower())
@@ -482,8 +482,8 @@ def _require_history(view: State, begin: Head) -> None:
         kept = False
     if not kept:
         raise HistoryTrimmedError(
-            "the transaction cannot be committed, nothing was changed: the state at its beginning is no longer in the "
-            "history of the branch; roll it back and repeat it"
+            "the transaction cannot be committed; nothing was changed. The state at its beginning is no longer in "
+            "the history of the branch: roll back, and repeat the transaction"
         )
 
 

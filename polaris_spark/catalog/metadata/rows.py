@@ -228,8 +228,9 @@ class View(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True)
     """Locations in the imported metadata that the view does not own (`catalog.files.ownership`), such as locations
     outside the folder of its metadata file."""
     definer: str = ""
-    """Principal that made the current version, in a realm with access control. Whoever may read the view reads through
-    it what this principal may read (`catalog.materialized.view_chains`). Empty if it is not known."""
+    """Principal that made the current version, in a realm with access control. Principals that may read the view can
+    read through it everything that this principal may read (`catalog.materialized.view_chains`). Empty if it is not
+    known."""
 
 
 EMPTY_VIEW = View(

@@ -137,7 +137,7 @@ class SchemaIndex:
             kind, text = type_of(inner)
             here, shortened = (*path, label), ((*short, label) if in_short else short)
             if kind == "unknown" and required:
-                raise invalid(f"Cannot create required field with unknown type: {label}")
+                raise invalid(f"Cannot create required field with unknown type: {'.'.join(here)}")
             for value in defaults.values():
                 default_value(kind, text, value)
             has_default = "initial-default" in defaults

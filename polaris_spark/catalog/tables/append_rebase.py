@@ -36,7 +36,8 @@ overwrite.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from polaris_spark.catalog.files import locations
@@ -209,8 +210,8 @@ def rebase(
         if old is not None and old.format_version != draft.format_version:
             # Its manifests still lack what the table's format version adds: row ids, which the client assigns.
             raise NotRebasedError(
-                f"the manifest list of branch {append.branch} is of format version {old.format_version}, "
-                f"not {draft.format_version}"
+                f"the manifest list of branch {append.branch} has format version {old.format_version}, but the "
+                f"table has {draft.format_version}"
             )
         if old is not None and any(manifest[avro.PATH] in old for manifest in new):
             raise NotRebasedError("a manifest that the append adds is already in the branch")
@@ -302,7 +303,7 @@ def _new_manifests(
     said = mine.metadata.get("format-version", str(mine.format_version))
     if mine.format_version != draft.format_version or said != str(draft.format_version):
         raise NotRebasedError(
-            f"the append's manifest list is of format version {said}, not {draft.format_version}"
+            f"the append's manifest list has format version {said}, but the table has {draft.format_version}"
         )
     if parent_list is None and append.parent is not None:
         parent_list = _list_of(_snapshot(draft, append.parent))
@@ -312,8 +313,7 @@ def _new_manifests(
         parent = read(parent_list)
         found = avro.first_records(mine, parent)
         new = _without(mine, parent) if found is None else found
-    if len({manifest[avro.PATH] for manifest in new}) < len(new):
-        raise NotRebasedError("the append's manifest list contains a manifest twice")
+    _check_distinct(new)
     for manifest in new:
         _check_new(draft, append, manifest)
     return new
@@ -331,8 +331,14 @@ def _without(mine: ManifestList, parent: ManifestList) -> list[Manifest]:
                 f"manifest {path} of the append's parent is missing or changed in the append's manifest list"
             )
     if len(kept) + len(new) != mine.count:
-        raise NotRebasedError("the append's manifest list contains a manifest twice")
+        _check_distinct(mine.manifests)
     return new
+
+
+def _check_distinct(manifests: Iterable[Manifest]) -> None:
+    for path, times in Counter(manifest[avro.PATH] for manifest in manifests).items():
+        if times > 1:
+            raise NotRebasedError(f"the append's manifest list lists the manifest {path} twice")
 
 
 def _check_new(draft: TableDraft, append: Append, manifest: Manifest) -> None:

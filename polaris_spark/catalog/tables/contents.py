@@ -430,7 +430,7 @@ class DropContent(TimedChange["C | Unloaded"], Generic[C]):
             refuse_storage(state, self.name, "dropped")
         if self.purge:
             self._require_purgeable(state, self.name, state.get(found.content, self.cls).properties)
-        self.storage = None  # an earlier try may have found another view of this name
+        self.storage = None  # an earlier attempt may have found another view of this name
         if isinstance(value, View) and is_materialized(value):
             self._drop_storage(state, prepared)
         key = table_key(self.name, self.kind)

@@ -60,7 +60,7 @@ def busiest_tables(history: CommitFigures) -> str:
 
 
 def contention(history: CommitFigures) -> str:
-    """Return drawings of the time that changes waited for their commits, and of the number of changes per commit."""
+    """Return drawings of how long changes waited to be committed, and of the number of changes per commit."""
 
     def draw(figure: Any) -> None:
         left, right = figure.subplots(1, 2)

@@ -20,7 +20,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     name, catalog = view_named(call, arguments["view"]), call.session.catalog
     properties, removals = arguments.get("set_properties", {}), arguments.get("unset_properties", [])
     if ("rename_to" in arguments) == bool(properties or removals):
-        raise InputError("give either rename_to, or set_properties or unset_properties")
+        raise InputError("give either rename_to, or one or both of set_properties and unset_properties")
     materialized(catalog.view(), name)
     operation = call.session.operation()
     if "rename_to" in arguments:

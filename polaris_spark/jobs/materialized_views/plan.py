@@ -52,7 +52,7 @@ class RefreshPlan(NamedTuple):
     """The snapshots that the last refresh read; a text that says why the changes since then cannot be computed; None
     for a view with the strategy `full`."""
     limit: float = 0
-    """The largest part of the bytes of a full refresh that an incremental refresh may read."""
+    """Maximum fraction of the bytes of a full refresh that an incremental refresh may read."""
     state: list[Json] | None = None
     """What the last refresh recorded about hidden columns."""
     hidden: Mapping[str, Json] = MappingProxyType({})

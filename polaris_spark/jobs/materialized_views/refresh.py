@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from polaris_spark.commits.state import State
 
 _TRIES = 3
-"""Number of times that a refresh is tried. It begins again if another refresh or a change of the view came first."""
+"""Maximum number of attempts of a refresh. It begins again if another refresh or a change of the view came first."""
 
 
 class Refreshed(NamedTuple):
@@ -71,7 +71,7 @@ def refresh(call: Call, name: TableName, *, full: bool = False) -> Refreshed:
         try:
             done = write_rows(call, name, plan)
         except IncrementalError as error:
-            # For example, a snapshot has expired. The next try computes all rows.
+            # For example, a snapshot has expired. The next attempt computes all rows.
             failed = str(error)
             done = Done("incremental", plan.reason)
             cause = error.cause
@@ -88,7 +88,7 @@ def refresh(call: Call, name: TableName, *, full: bool = False) -> Refreshed:
         if tries == _TRIES or after.uuid != plan.before.uuid or (same and done.strategy == "full"):
             raise _failure(name, after, cause) from cause
         full = full and after.refresh_id == plan.before.refresh_id
-    raise AssertionError("the last try returns or raises")
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _failure(name: TableName, after: ViewState, error: Exception) -> Exception:

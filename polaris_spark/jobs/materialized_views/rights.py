@@ -58,7 +58,8 @@ def read_for_caller(session: Session, name: TableName, query: Callable[[], Pinne
         name: name of the materialized view.
         query: returns the pinned query.
     Raises:
-        ForbiddenError: the caller may not. The message does not say whether what the query names exists.
+        ForbiddenError: the caller may not read all of this. The message does not reveal whether the named tables and
+            views exist.
     """
     caller = session.permissions()
     if caller is None:

@@ -60,15 +60,18 @@ def _reads(call: Call, namespace: tuple[str, ...] | None) -> dict[TableName, set
 def _refreshed(
     call: Call, reads: Mapping[TableName, set[TableName]], threads: int
 ) -> Iterator[tuple[Any, ...] | None]:
-    """Refresh views, several at a time. A view is refreshed after the views that it reads. Yield the row of each view;
-    None for a view that was fresh."""
+    """Refresh views, several at a time. A view is refreshed after the views that it reads. For each view, yield its row
+    of the result, or None if the view was already up to date."""
     from pyspark import inheritable_thread_target
 
     order = TopologicalSorter(reads)
     try:
         order.prepare()
     except CycleError as error:  # views that read each other cannot be created in one order, but replaced
-        raise InputError(f"materialized views read each other: {error.args[1]}") from error
+        raise InputError(
+            "these materialized views read each other in a circle, so none can be refreshed first: "
+            f"{', '.join(map(str, error.args[1]))}; replace one of them so that it does not read the others"
+        ) from error
     session: Any = call.spark()
     inheriting: Any = inheritable_thread_target(session)
     if inheriting is session:  # threads of Python have no threads of their own in the JVM

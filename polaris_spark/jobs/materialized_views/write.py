@@ -111,7 +111,7 @@ def _check_query(call: Call, sql: str, analyzed: Any, table: str) -> None:
         analyzed: Spark's plan of the query.
         table: name of the storage table in SQL.
     Raises:
-        InputError: they are not, or it cannot.
+        InputError: the rows differ between users, or the table cannot store them unchanged.
     """
     from polaris_spark.errors import InputError
 
@@ -159,7 +159,9 @@ def _write_change(
     from polaris_spark.errors import TryAgainError
 
     if not has_same_columns(call.session.catalog.view(), plan.query):
-        raise TryAgainError(f"the columns of a table were changed during the refresh of {name}")
+        raise TryAgainError(
+            f"the columns of a table that {name} reads were changed during its refresh; refresh it again"
+        )
     call.check()
     query.write(table, _summary(plan, done))
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_ARGUMENTS = 4_096
-"""Largest length of the arguments in the history, in characters."""
+"""Maximum length of the arguments in the history, in characters."""
 
 _DEFAULT_LIMIT = 100
 

@@ -1,4 +1,4 @@
-"""What the policies of a catalog let workers do, as tasks in its queue."""
+"""The tasks in a catalog's queue that its policies require."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _ARGUMENTS = {"expire": {"by_policy": True}, "remove_orphans": {"by_policy": Tru
 
 
 def tasks_of_policies(catalog: Catalog, state: State | None) -> list[QueuedTask]:
-    """Return the tasks that the policies of a catalog require: one for each type of policies, if a job does what these
-    say and one of them is enabled and attached to something. The shortest interval of these policies decides.
+    """Return the tasks that the policies of a catalog require: one for each type of policy that a job carries out, if
+    at least one policy of the type is enabled and attached to a target. The shortest interval of these policies
+    applies.
 
     Args:
         state: the newest state of the policies; None if there are none.

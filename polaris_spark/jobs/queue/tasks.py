@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 DEFAULT_ATTEMPTS = 5
 _MOST_ATTEMPTS = 100
 MAX_NAME_BYTES = 200
-"""Longest name of a schedule, in bytes of UTF-8."""
+"""Maximum length of the name of a schedule, in bytes of UTF-8."""
 MAX_ARGUMENT_BYTES = 32_768
-"""Largest size of the arguments of a task, in bytes."""
+"""Maximum size of the arguments of a task, in bytes."""
 
 _IN_SESSIONS = frozenset({"begin", "commit", "rollback", "savepoint", "use"})
 """Procedures that change only the session that calls them."""
 _RETURN_SECRETS = frozenset({"create_principal", "reset_credentials", "rotate_credentials"})
-"""Procedures whose result has a new secret, which a worker would lose."""
+"""Procedures whose result contains a new secret. If a worker ran them, nobody would get the secret."""
 
 Find = Callable[[str], Procedure]
 """A function that returns the procedure with a name, or raises `InputError`."""
@@ -61,7 +61,7 @@ def new_task(
     if secret is not None:
         raise InputError(
             f"the argument or option {secret!r} is a secret, which the queue does not store: write env:NAME, where "
-            "NAME is an environment variable of the workers"
+            "NAME is an environment variable of the workers that contains it"
         )
     procedure.check_values(call, given)
     attempts = arguments.get("attempts", DEFAULT_ATTEMPTS)

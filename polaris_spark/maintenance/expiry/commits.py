@@ -2,8 +2,9 @@
 
 An expired-snapshots record (`ExpiredSnapshots`) lists snapshots that were removed from a table but whose files are not
 deleted yet. If a commit for several tables is refused, its tables are split into halves, and each half is tried again.
-The tries for a table write metadata files with the same UUID in their names. Metadata files that no try committed are
-deleted afterwards. If the outcome of a commit is unknown, the run ends, and all metadata files of this commit are kept.
+The attempts for a table write metadata files with the same UUID in their names. Metadata files that no attempt
+committed are deleted afterwards. If the outcome of a commit is unknown, the run ends, and all metadata files of this
+commit are kept.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class ToExpire(NamedTuple):
     of the catalog."""
     decision: ExpiryDecision
     policy: Mapping[str, str] = {}
-    """Properties that replace those of the table and `levels`, because a policy says so."""
+    """Properties that a policy sets. They override those of the table and `levels`."""
 
 
 class Removed(NamedTuple):
@@ -100,13 +101,13 @@ class _ExpireTable(ContentChange[tuple[Prepared, NameEntry, ExpiryDecision], Tab
         self.leave_files()
 
     def leave_files(self) -> None:
-        """Take the metadata files of earlier tries off the list of files to delete (`files`), because a try may have
-        committed them. Later tries use other file names."""
+        """Take the metadata files of earlier attempts off the list of files to delete (`files`), because an attempt may
+        have committed them. Later attempts use other file names."""
         self.uuid = str(uuid.uuid4())
         self.files: set[str] = set()
-        """Locations of metadata files that may have been written by tries that did not commit them."""
+        """Locations of metadata files that failed attempts may have left behind."""
         self.places: set[tuple[str, ...]] = set()
-        """Locations that the table owned in these tries, as tuples of URI segments."""
+        """Locations that the table owned in these attempts, as tuples of URI segments."""
 
     def decided(
         self, state: State, for_refreshes: Mapping[str, frozenset[int]]
@@ -164,7 +165,8 @@ class _Expired(NamedTuple):
 class _PreparedTables(NamedTuple):
     parts: list[Prepared]
     for_refreshes: Mapping[str, frozenset[int]]
-    """The snapshots that refreshes need, by the UUID of the table. Refreshes may have ended since the run began."""
+    """Ids of the snapshots that the next incremental refreshes of materialized views need, by the UUID of the table.
+    Determined anew for each commit, because a view that was refreshed since the run began needs other snapshots."""
 
 
 class _ExpireTables(Unrepeated, CatalogChange[_PreparedTables, list[_Expired]]):

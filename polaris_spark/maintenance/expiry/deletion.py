@@ -55,7 +55,7 @@ class ExpiredFileDeletion:
         """
         Args:
             monitor: the check whether tables have begun to need the files. It is repeated before each wave.
-            catalog_properties: returns the catalog's properties, as they were at the last look.
+            catalog_properties: returns the catalog's properties as of the last call of `monitor.look`.
             keep_records_ms: how long deleted files stay recorded, in milliseconds.
         """
         self._catalog = catalog

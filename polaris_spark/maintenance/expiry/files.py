@@ -59,7 +59,7 @@ class ToDecide(msgspec.Struct, frozen=True, array_like=True, gc=False):
     namespace: int
     """Position in `DecideTables.levels` of the properties of the table's namespaces and catalog."""
     policy: dict[str, str] = {}
-    """Properties that replace these, because a policy says so."""
+    """Properties that a policy sets. They override those of the table, its namespaces and the catalog."""
 
 
 class DecideTables(MapFunction[ToDecide, ExpiryDecision]):

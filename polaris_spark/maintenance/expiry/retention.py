@@ -34,11 +34,11 @@ class ExpiryRequest(NamedTuple):
     now_ms: int
     """Time at which the run began, in milliseconds since 1970."""
     older_than: int | None = None
-    """Time in milliseconds since 1970: older snapshots expire. Replaces the maximum age in the properties of tables,
-    namespaces and catalog; None to use these properties."""
+    """Time in milliseconds since 1970: older snapshots expire. Overrides the maximum age in the properties of the
+    table, its namespaces and the catalog; None to use those properties."""
     retain_last: int | None = None
-    """Number of snapshots of each branch to keep. Replaces the number in the properties of tables, namespaces and
-    catalog; None to use these properties."""
+    """Number of snapshots of each branch to keep. Overrides the number in the properties of the table, its namespaces
+    and the catalog; None to use those properties."""
     clean_metadata: bool = False
     """Whether to remove schemas and partition specs that no remaining snapshot needs."""
     for_refreshes: Mapping[str, frozenset[int]] | None = None
@@ -86,7 +86,7 @@ def decide_table(
     Args:
         reader: reads the rows of the table's snapshots and refs.
         levels: properties of the table's namespace, then of each namespace above it, then of the catalog.
-        policy: properties that replace those of the table, its namespaces and the catalog, because a policy says so.
+        policy: properties that a policy sets. They override those of the table, its namespaces and the catalog.
         specs_of: called only if `asked.clean_metadata` is true and the table has several specs.
     Raises:
         BadRequestError: a property that limits the age or number of snapshots is not a whole number.

@@ -110,8 +110,8 @@ class ExpiryRun:
             grace_ms: the grace period of the session, in milliseconds.
             keep_records_ms: how long deleted files stay recorded, in milliseconds.
             check_files: which tables to check for references to a file before it is deleted.
-            policies: properties that replace those of a table, its namespaces and the catalog, because a policy says
-                so.
+            policies: properties that policies set for a table. They override those of the table, its namespaces and the
+                catalog.
         """
         self._policies = policies or {}
         self._catalog = catalog
@@ -143,7 +143,7 @@ class ExpiryRun:
             everything: True to delete the files of expired snapshots that earlier runs left for any table, also for
                 dropped tables; False to delete files for `tables` only.
             dry_run: whether to change nothing, and only return what would be done.
-            without: tables that are left alone, also if `everything` is true.
+            without: tables to skip, even if `everything` is true.
         Returns:
             a result for each table from which parts were removed, whose files were deleted, or for which there is a
             reason why nothing was done.

@@ -94,7 +94,9 @@ class SourceRealm:
         """
         found = self._realms.find(self.name)
         if found is None or found.instance != self.store.realm:
-            raise RealmStateError(f"realm {self.name!r} with instance id {self.store.realm} no longer exists")
+            raise RealmStateError(
+                f"realm {self.name!r} with instance id {self.store.realm} no longer exists: it was purged meanwhile"
+            )
         return found
 
     def serving(self) -> RealmRecord:

@@ -53,7 +53,7 @@ MOVED_FROM: Final = "moved-from"
 """Property of the target's realm record after a migration: the URI of the source store."""
 
 SHORT: Final = 0.2
-"""Fraction of the longest allowed pause. The switch begins after a round of copying that took less time than this."""
+"""Fraction of the maximum pause. The switch begins after a round of copying that took less time than this."""
 
 _ROUNDS = 20
 """Maximum number of rounds of copying newer commits before an attempt to switch."""
@@ -181,8 +181,9 @@ class Migration:
         found = self._target.realms.find(self._name)
         if found is None or found.instance != properties.get(MOVING_TO_INSTANCE):
             raise RealmStateError(
-                f"realm {self._source.name!r} was already moved to {properties[MOVED_TO]}, and not to realm "
-                f"{self._name!r} of {self._to}: give the target and target_realm of the earlier run"
+                f"an earlier run moved realm {self._source.name!r} to another realm, in {properties[MOVED_TO]}; "
+                f"realm {self._name!r} of {self._to} is not that realm: give the target and target_realm of the "
+                "earlier run"
             )
         return found
 

@@ -205,7 +205,7 @@ def _spread(folders: Folders, root: str, tasks: int) -> Iterator[tuple[str, str,
 
 
 def _list(reach: Reach, group: Sequence[tuple[str, str, bool]], *, search: Search) -> Iterator[Row]:
-    """Yield the files in a group of folders that may be orphans, and the folders that cannot be listed.
+    """Yield possible orphan files in a group of folders, and the folders that cannot be listed.
 
     The rows have the columns of `_LISTED`.
     """

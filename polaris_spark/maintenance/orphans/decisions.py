@@ -21,7 +21,7 @@ DAY_MS = 86_400_000
 DEFAULT_AGE_MS = 3 * DAY_MS
 """Default minimum age of an orphan file, in milliseconds. The writer of a younger file may not have committed yet."""
 LEAST_AGE_MS = DAY_MS
-"""Shortest minimum age that a user may choose without `force`, in milliseconds."""
+"""Lowest minimum age that a user may choose without `force`, in milliseconds."""
 
 _SAME = tuple(sorted((name, of) for name, of in SAME_SCHEME.items() if name))
 

@@ -22,7 +22,7 @@ class Applicable(NamedTuple):
 
     policy: StoredPolicy
     is_inherited: bool
-    """Whether it is attached to something above."""
+    """Whether the policy is attached to a namespace or catalog above, and not to the target itself."""
 
 
 class Enabled(NamedTuple):
@@ -96,8 +96,8 @@ class AppliedPolicies:
         return found
 
     def content(self, type: str, namespace: NamespaceName = (), table: str = "") -> Enabled | None:
-        """Return the policy of a type of maintenance that applies to something; None if there is none. It may not be
-        enabled."""
+        """Return the policy of a type of maintenance that applies to something; None if there is none. The policy may
+        be disabled."""
         for one in self.to(namespace, table, type):
             found = self._parsed.get(one.policy.id)
             if found is None:

@@ -20,12 +20,12 @@ from polaris_spark.maintenance.policies.types import parsed, type_of
 R = TypeVar("R")
 
 MAX_POLICIES: Final = 10_000
-"""Largest number of policies of a catalog."""
+"""Maximum number of policies of a catalog."""
 MAX_NAME_BYTES: Final = 200
 MAX_DESCRIPTION: Final = 4_096
-"""Longest description of a policy, in characters."""
+"""Maximum length of the description of a policy, in characters."""
 MAX_PARAMETER_BYTES: Final = 1_024
-"""Largest size of the parameters with which a policy is attached, in bytes."""
+"""Maximum size of the parameters with which a policy is attached, in bytes."""
 _NAME = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 
@@ -173,8 +173,8 @@ class DropPolicy(PolicyChange[StoredPolicy]):
         targets = state.scan(TARGETS, id_bytes(row.id), id_bytes(row.id + 1))
         if targets and not self.detach_all:
             raise BadRequestError(
-                f"policy {self.name.shown} is attached to {len(targets)} targets; detach it first, or drop it with "
-                "detach_all"
+                f"policy {self.name.shown} is attached to {len(targets):,} targets; detach it first, or drop it "
+                "with detach_all"
             )
         for key, _ in targets:
             state.remove(TARGETS, key)
@@ -275,7 +275,7 @@ def attached(state: State, target: int) -> list[StoredPolicy]:
 
 
 def policies_in(state: State, namespace: int | None = None) -> list[StoredPolicy]:
-    """Return the policies of a namespace, or of all namespaces, in the order of their namespaces and names.
+    """Return the policies of a namespace, or of all namespaces, sorted by namespace and name.
 
     Args:
         namespace: entity id of the namespace; None for all.

@@ -40,9 +40,9 @@ class StoredPolicy(msgspec.Struct, frozen=True, array_like=True, gc=False):
     version: int = 0
     """Number of updates."""
     created_ms: int = 0
-    """Milliseconds since 1970."""
+    """Time of the creation, in milliseconds since 1970."""
     updated_ms: int = 0
-    """Milliseconds since 1970."""
+    """Time of the last update, in milliseconds since 1970."""
     created_by: str = ""
     updated_by: str = ""
 

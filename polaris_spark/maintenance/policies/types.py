@@ -14,14 +14,14 @@ from polaris_spark.property_values import duration_ms
 
 DAY_MS: Final = 86_400_000
 DEFAULT_INTERVAL_MS: Final = DAY_MS
-"""Interval at which workers do what a policy says, in milliseconds, unless its `config` has an `interval`."""
+"""Interval at which workers carry out a policy, in milliseconds, unless its `config` has an `interval`."""
 MAX_CONTENT_BYTES: Final = 32_768
-"""Largest size of the content of a policy, in bytes."""
+"""Maximum size of the content of a policy, in bytes."""
 LEAST_INTERVAL_MS: Final = 60_000
-"""Shortest `interval` of a policy, in milliseconds: whoever may write one policy decides how often a job of the whole
-catalog runs."""
+"""Minimum `interval` of a policy, in milliseconds. There is a minimum because the author of a single policy decides how
+often a job of the whole catalog runs."""
 INTERVAL: Final = "interval"
-"""Key in `config`: the interval at which workers do what the policy says, such as `6 h`."""
+"""Key in `config`: the interval at which workers carry out the policy, such as `6 h`."""
 _MOST_DAYS = 36_500
 
 Days = Annotated[float, msgspec.Meta(ge=0, le=_MOST_DAYS)]
@@ -50,7 +50,7 @@ class MaintenanceContent(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
     @property
     def interval_ms(self) -> int:
-        """Interval at which workers do what the policy says, in milliseconds."""
+        """Interval at which workers carry out the policy, in milliseconds."""
         found = self.config.get(INTERVAL)
         return DEFAULT_INTERVAL_MS if found is None else duration_ms(INTERVAL, str(found))
 
@@ -81,7 +81,7 @@ class PolicyType(NamedTuple):
     is_inheritable: bool = True
     """Whether a policy applies to everything in its target, unless something there has another policy of the type."""
     job: str = ""
-    """Procedure that does what policies of this type say; empty if no job of this product does."""
+    """Procedure that carries out policies of this type; empty if there is none."""
 
 
 SNAPSHOT_EXPIRY: Final = "system.snapshot-expiry"
@@ -129,7 +129,7 @@ def parsed(type_name: str, content: str) -> MaintenanceContent | AccessContent:
             if kind.config is not None:
                 msgspec.convert(found.config, kind.config)
             if found.interval_ms < LEAST_INTERVAL_MS:
-                raise BadRequestError(f"the {INTERVAL!r} in the config of the policy must be at least 1 min")
+                raise BadRequestError(f"{INTERVAL!r} in the config of the policy must be at least 1 min")
             check_duration(INTERVAL, found.interval_ms)
         elif not found.column_projections and not found.row_filters:
             raise BadRequestError("the content of the policy needs 'columnProjections' or 'rowFilters'")

@@ -45,11 +45,11 @@ LEASE_MS: Final = 60_000
 """Duration of a worker's lease of a task, in milliseconds. Another worker takes the task over `BEHIND_MS` after its
 end."""
 MAX_TASKS: Final = 10_000
-"""Largest number of tasks and schedules of a catalog, including failed tasks."""
+"""Maximum number of tasks and schedules of a catalog, including failed tasks."""
 MAX_RUNS: Final = 10_000
-"""Largest number of runs in the history of a catalog."""
+"""Maximum number of runs in the history of a catalog."""
 MAX_ERROR: Final = 2_000
-"""Largest length of a stored error message, in characters."""
+"""Maximum length of a stored error message, in characters."""
 _REMOVED_AT_ONCE = 100
 
 _COUNT = b"tasks"
@@ -166,7 +166,7 @@ class RetryTask(QueueChange[QueuedTask]):
     def apply(self, state: State, prepared: Moment) -> QueuedTask:
         task = require_single(state, self.id)
         if task.lease is not None:
-            raise BadRequestError(f"the task {self.id:x} is running")
+            raise BadRequestError(f"the task {self.id:x} is running; wait until it ends")
         again = msgspec.structs.replace(task, attempt=0, has_failed=False)
         return put(state, again, prepared.now_ms)
 
@@ -290,8 +290,8 @@ class AddRun(QueueChange[None]):
 
 
 class FollowPolicies(QueueChange[None]):
-    """Add, change and remove the tasks that policies of a catalog require, so that there is one for each of `wanted`.
-    Nothing changes if these are there."""
+    """Add, change and remove the tasks that the policies of a catalog require, so that there is one for each of
+    `wanted`. If this is so already, no task changes."""
 
     def __init__(
         self, clock: Clock, operation: Operation, wanted: Collection[QueuedTask], commit: int
@@ -418,8 +418,8 @@ def remove(state: State, task: QueuedTask) -> None:
 
 
 def after_failure(state: State, task: QueuedTask, moment: Moment, error: str, keep_ms: int) -> None:
-    """Let a task wait for its next attempt. After its last attempt, a task that runs once has failed, and others wait
-    for the next time at which they are due."""
+    """Let a task wait for its next attempt. After its last attempt, a task that runs once is marked as failed, and any
+    other task waits until it is due again."""
     error = error[:MAX_ERROR]
     again = moment.now_ms + backoff_ms(task.attempt, moment.random)
     if task.timing.repeats:
@@ -443,7 +443,7 @@ def wait_for_next(state: State, task: QueuedTask, moment: Moment, error: str) ->
 
 def _next_due(task: QueuedTask, now_ms: int) -> tuple[int, str]:
     """Return the next time at which a task is due. If this process cannot compute it, return a time after the longest
-    pause, and the error, so that the other tasks of the queue go on."""
+    pause, and the error, so that the other tasks of the queue still run."""
     try:
         return next_due(task.timing, task.due_ms, now_ms), ""
     except (InputError, MissingLibraryError) as error:

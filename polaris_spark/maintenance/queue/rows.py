@@ -44,7 +44,7 @@ class Timing(msgspec.Struct, frozen=True, array_like=True, gc=False):
     cron: str = ""
     """Cron expression, in UTC; empty if there is none."""
     jitter_ms: int = 0
-    """Longest random delay of each run, in milliseconds."""
+    """Maximum random delay of each run, in milliseconds."""
 
     @property
     def repeats(self) -> bool:
@@ -122,9 +122,9 @@ class RunRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     holder: str
     """Host and process that ran it."""
     started_ms: int
-    """Milliseconds since 1970."""
+    """Start of the run, in milliseconds since 1970."""
     ended_ms: int
-    """Milliseconds since 1970. For a lost run, the time at which this was noticed."""
+    """End of the run, in milliseconds since 1970. For a lost run, the time at which the loss was noticed."""
     outcome: Outcome
     error: str
     """The error message; empty if the run succeeded."""

@@ -10,15 +10,15 @@ from polaris_spark.maintenance.queue.rows import Timing
 from polaris_spark.property_values import duration_text
 
 LEAST_INTERVAL_MS: Final = 1_000
-"""Shortest interval of a schedule, in milliseconds."""
+"""Minimum interval of a schedule, in milliseconds."""
 LONGEST_MS: Final = 36_500 * 86_400_000
-"""Longest interval, jitter and delay of a task, in milliseconds, so that its times can be shown."""
+"""Maximum interval, jitter and delay of a task, in milliseconds, so that its times can be shown."""
 LONGEST_CRON: Final = 200
-"""Largest length of a cron expression, in characters."""
+"""Maximum length of a cron expression, in characters."""
 FIRST_BACKOFF_MS: Final = 30_000
 """Time between the first and the second attempt, in milliseconds. Each further time is twice as long."""
 LONGEST_BACKOFF_MS: Final = 3_600_000
-"""Longest time between two attempts, in milliseconds."""
+"""Maximum time between two attempts, in milliseconds."""
 
 
 def check_timing(timing: Timing) -> None:
@@ -85,7 +85,7 @@ def backoff_ms(attempt: int, random: float) -> int:
 
     Args:
         attempt: number of the attempt that has failed, counted from 1.
-        random: number from 0 to 1, by which the times of several tasks differ.
+        random: number from 0 to 1 that makes the times of several tasks differ.
     """
     longest = min(LONGEST_BACKOFF_MS, FIRST_BACKOFF_MS << min(attempt - 1, 20))
     return int(longest * (0.5 + random / 2))

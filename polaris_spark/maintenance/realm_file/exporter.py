@@ -77,7 +77,7 @@ class Exported(NamedTuple):
     bytes: int
     """Size of the file, in bytes."""
     attempts: int
-    """How often the export began, because a sweep deleted objects that it had yet to read; 1 if none did."""
+    """Number of times that the export began. It begins again if a sweep deletes objects that it has yet to read."""
 
 
 class Export:

@@ -13,7 +13,7 @@
 
 Only the loader whose token is in the record notes blocks and makes the realm ACTIVE. A new run replaces the token, so
 that an earlier run that still works ends at its next note. The two may write rows at the same time: these are the same
-rows, and the heads of a realm that is ACTIVE are never overwritten (`migrating.steps.write_references`).
+rows, and the heads of a realm that is ACTIVE are never overwritten (`migration.steps.write_references`).
 """
 
 from __future__ import annotations
@@ -200,10 +200,13 @@ class Import:
         if all_rows != expected or needed_rows != expected or sum_of(engine, store) != trailer.sum:
             # If another run finished the import meanwhile, clients may have committed.
             self._refuse_other(self._realms.find(self._name))
+            same_counts = all_rows == expected == needed_rows
             raise StateError(
-                f"realm {self._name!r} in {self._target.uri} differs from the file: it has {all_rows[0]:,} rows of "
-                f"{all_rows[1]:,} objects, of which references need {needed_rows[1]:,}; the file has {expected[0]:,} "
-                f"rows of {expected[1]:,} objects; purge the realm, and import it again"
+                f"realm {self._name!r} in {self._target.uri} is not a faithful copy of the file: the file has "
+                f"{expected[1]:,} objects in {expected[0]:,} rows; the realm has {all_rows[1]:,} objects in "
+                f"{all_rows[0]:,} rows, and {needed_rows[1]:,} of these objects can be reached from its references"
+                f"{', but the contents of rows differ' if same_counts else ''}; purge the realm, and import the file "
+                "again"
             )
 
 

@@ -255,7 +255,8 @@ class _Block(NamedTuple):
 class RealmFile:
     """A complete realm file. Opening it reads the whole file and checks every byte of it.
 
-    Takes memory for the heads of all references, and about 100 bytes for each block of objects. For `with`.
+    Takes memory for the heads of all references, and about 100 bytes for each block of objects. Use it in a `with`
+    statement.
     """
 
     def __init__(self, path: Path) -> None:

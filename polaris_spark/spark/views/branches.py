@@ -47,7 +47,7 @@ class BranchRow(NamedTuple):
     branch: BranchTask
     parted: Distance | None
     created: int
-    """Milliseconds since 1970."""
+    """Time at which it was created or last reassigned (`created_ms`), in milliseconds since 1970."""
 
 
 class Branches(SystemView[BranchTask, BranchRow]):

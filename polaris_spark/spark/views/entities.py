@@ -107,8 +107,8 @@ def _directly_in(path: tuple[str, ...], kind: bytes | None, name: Condition) -> 
 
 
 def _following(prefix: bytes) -> bytes | None:
-    """Return the smallest byte string that is greater than all byte strings with this prefix; None if none is
-    greater."""
+    """Return the smallest byte string that is greater than all byte strings with this prefix; None if there is no such
+    string."""
     cut = prefix.rstrip(b"\xff")
     return cut[:-1] + bytes((cut[-1] + 1,)) if cut else None
 

@@ -110,7 +110,7 @@ def test_a_merge_needs_spark_only_if_the_branch_is_protected_and_has_checks(main
     before = newest(main)
     with pytest.raises(CheckFailedError) as refused:
         call(main.session, "merge", source="dev")
-    assert "branch 'main' is protected; check 'rows' cannot be evaluated" in str(refused.value)
+    assert "Branch 'main' is protected; check 'rows' cannot be evaluated" in str(refused.value)
     assert "only Spark can evaluate: call the procedure in Spark SQL" in str(refused.value)
     assert newest(main) == before
     [_, row] = call(main.session, "merge", source="dev", dry_run=True)
@@ -268,5 +268,5 @@ def test_staged_changes_are_checked_before_they_are_committed(main: Client, open
     assert main.names("db") == ["t"]
     commit_staged(main.session.catalog, "nightly", ME, Options(evaluator=Evaluator()))
     assert main.names("db") == ["staged", "t"]
-    with pytest.raises(BadRequestError, match=r"'.nightly' is a staging area; add the check to its branch"):
+    with pytest.raises(BadRequestError, match=r"'.nightly' is a staging area; add the check to the branch"):
         call(main.session, "add_check", branch="+nightly", name="a", sql=TRUE)

@@ -111,7 +111,7 @@ def check(merged):
 """
     python_check(tmp_path / "site", monkeypatch, body, "reading")
     with pytest.raises(
-        CheckFailedError, match=r"metadata is not loaded yet.* call load_imported on its branch"
+        CheckFailedError, match=r"metadata had not been loaded.* call load_imported on the branch"
     ):
         call(main.session, "merge", source="dev")
     call(dev.session, "load_imported")

@@ -92,7 +92,9 @@ def test_a_revert_of_a_range_undoes_its_commits_and_no_others(main: Client) -> N
         "db.u": "removed",
         "db.renamed": "renamed",
     }
-    with pytest.raises(BadRequestError, match=f"commit {last} is not before commit {first}"):
+    with pytest.raises(
+        BadRequestError, match=f"commit {last} comes after commit {first}; give the older one first"
+    ):
         revert(main, last, to=str(first))
 
 
