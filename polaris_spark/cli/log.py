@@ -54,46 +54,53 @@ class ChangeFilter(NamedTuple):
         )
 
 
+_Catalog = Annotated[
+    str | None, typer.Option(help="Catalog whose history is shown; required if there are several.")
+]
+_Branch = Annotated[str, typer.Option(help="Branch of the catalog.")]
+_Reference = Annotated[
+    str | None,
+    typer.Option(help="Show another reference instead, such as root or catalogs.", show_default=False),
+]
+_Limit = Annotated[int, typer.Option(min=1, max=sys.maxsize, help="Maximum number of commits to show.")]
+_Since = Annotated[
+    str | None,
+    typer.Option(
+        metavar="POINT",
+        help="Only commits after this time (2026-01-31T00:00:00Z), commit number or commit id.",
+        show_default=False,
+    ),
+]
+_Until = Annotated[
+    str | None,
+    typer.Option(
+        metavar="POINT",
+        help="Only commits up to this time, commit number or commit id.",
+        show_default=False,
+    ),
+]
+_Follow = Annotated[
+    bool,
+    typer.Option(
+        "--follow",
+        help="With --json: print each new change as a line of JSON, until interrupted. With --since, begin there.",
+    ),
+]
+
+
 def log(
     store: Store,
     realm: Realm = "default",
-    catalog: Annotated[
-        str | None, typer.Option(help="Catalog whose history is shown; required if there are several.")
-    ] = None,
-    branch: Annotated[str, typer.Option(help="Branch of the catalog.")] = MAIN,
-    reference: Annotated[
-        str | None,
-        typer.Option(help="Show another reference instead, such as root or catalogs.", show_default=False),
-    ] = None,
-    limit: Annotated[
-        int, typer.Option(min=1, max=sys.maxsize, help="Maximum number of commits to show.")
-    ] = 50,
+    catalog: _Catalog = None,
+    branch: _Branch = MAIN,
+    reference: _Reference = None,
+    limit: _Limit = 50,
     table: ChangedNames = None,
     principal: ChangedBy = None,
     action: ChangeActions = None,
-    since: Annotated[
-        str | None,
-        typer.Option(
-            metavar="POINT",
-            help="Only commits after this time (2026-01-31T00:00:00Z), commit number or commit id.",
-            show_default=False,
-        ),
-    ] = None,
-    until: Annotated[
-        str | None,
-        typer.Option(
-            metavar="POINT",
-            help="Only commits up to this time, commit number or commit id.",
-            show_default=False,
-        ),
-    ] = None,
-    follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow",
-            help="With --json: print each new change as a line of JSON, until interrupted. With --since, begin there.",
-        ),
-    ] = False,
+    since: _Since = None,
+    until: _Until = None,
+    follow: _Follow = False,
     password: Password = None,
     as_json: AsJSON = False,
 ) -> None:
