@@ -76,7 +76,14 @@ def require_incremental(spark: SparkSession, home: str, unread: set[str]) -> Non
     assert contents(spark, f"SELECT * FROM {home}.v.storage") == contents(spark, "SELECT * FROM p")
 
 
-@pytest.mark.parametrize("kind", VERSIONS)
+SOME_KINDS = [
+    pytest.param(kind, marks=[pytest.mark.exhaustive] if kind == "position deletes" else [])
+    for kind in VERSIONS
+]
+"""The kinds of delete files; position deletes are tested in the ordinary run by the other tests of changes."""
+
+
+@pytest.mark.parametrize("kind", SOME_KINDS)
 def test_deleted_rows_need_only_the_manifests_of_their_partition(
     spark: SparkSession, home: str, kind: str
 ) -> None:
@@ -95,7 +102,7 @@ def test_deleted_rows_need_only_the_manifests_of_their_partition(
     require_incremental(spark, home, others)
 
 
-@pytest.mark.parametrize("kind", VERSIONS)
+@pytest.mark.parametrize("kind", SOME_KINDS)
 def test_older_manifests_of_deletes_are_not_read_for_newer_files(
     spark: SparkSession, home: str, kind: str
 ) -> None:
@@ -115,7 +122,7 @@ def test_older_manifests_of_deletes_are_not_read_for_newer_files(
     require_incremental(spark, home, before)
 
 
-@pytest.mark.parametrize("kind", VERSIONS)
+@pytest.mark.parametrize("kind", SOME_KINDS)
 def test_files_that_are_removed_with_their_deletes_need_no_manifest_that_stays(
     spark: SparkSession, home: str, kind: str
 ) -> None:
