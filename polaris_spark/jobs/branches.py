@@ -66,6 +66,14 @@ def clear(call: Call, name: str) -> None:
             session.access.change(ClearBranch(session.connection.clock, session.operation(), securable))
 
 
+def _has_rights(call: Call, name: str) -> bool:
+    """Whether there are grants on a branch, or it has an owner, in a realm with access control."""
+    from polaris_spark.access.securables import branch
+
+    rules = call.session.access.newest()
+    return rules is not None and rules.knows(branch(call.session.catalog.row.entity_id, name))
+
+
 def begin(call: Call, name: str, *, renamed: str | None = None) -> None:
     """In a realm with access control, make the caller the owner of a new branch, and remove grants on an earlier branch
     of the same name. A renamed branch keeps its owner and grants."""
@@ -133,7 +141,15 @@ def _rename(call: Call, arguments: Mapping[str, Any], kind: Kind) -> Iterable[tu
     name, to = arguments["name"], arguments["to"]
     if kind == "branch":
         clear(call, to)
-    renamed = branch_changes.rename(call.session.catalog, kind, name, to, call.session.operation())
+    catalog = call.session.catalog
+    try:
+        renamed = branch_changes.rename(catalog, kind, name, to, call.session.operation())
+    except NotFoundError:
+        # A process that died may have renamed the branch, but not moved the owner and the grants.
+        done = branch_changes.was_renamed(catalog, name, to) if kind == "branch" else None
+        if done is None or not _has_rights(call, name):
+            raise
+        renamed = done
     if kind == "branch":
         begin(call, to, renamed=name)
     return [_commit(renamed)]

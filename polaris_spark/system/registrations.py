@@ -30,6 +30,11 @@ class NameParts(NamedTuple):
     name: str
     """Name of the branch or tag."""
 
+    @property
+    def rival(self) -> str:
+        """Name of the reference of a tag of this name, or of a branch if it is a tag."""
+        return f"{self.catalog}{_BRANCHES if self.is_tag else _TAGS}/{self.name}"
+
 
 def name_parts(reference: str) -> NameParts | None:
     """Return the parts of the name of a reference; None if it is neither a branch nor a tag of a catalog."""
@@ -102,6 +107,11 @@ class Registration(msgspec.Struct, frozen=True, array_like=True):
     """Minimum number of commits before the newest one that are kept, however old they are."""
     with_catalog: bool = False
     """Whether the reference was dropped with its catalog. It is then restored with the catalog."""
+    renaming: str = ""
+    """Name that a dropped reference gets, because it is being renamed; empty if it was dropped otherwise."""
+    renamed: str = ""
+    """`Registered.row_name` of the reference under its earlier name; empty if the last change of the name was not a
+    rename."""
 
     @classmethod
     def from_head(
@@ -184,7 +194,8 @@ def registered_by(name: str, entry: Entry) -> Registered:
 def expired(
     listed: Iterable[Registered], now_ms: int, grace_ms: int | Callable[[str], int]
 ) -> list[Registered]:
-    """Return the references that were dropped at least the grace period ago.
+    """Return the references that were dropped at least the grace period ago. A reference that is being renamed is not
+    among them.
 
     Args:
         grace_ms: the grace period in milliseconds, for all references, or as a function of a reference's name.
@@ -193,6 +204,7 @@ def expired(
         one
         for one in listed
         if one.registration.state == "dropped"
+        and not one.registration.renaming
         and now_ms - one.registration.time >= (grace_ms(one.name) if callable(grace_ms) else grace_ms)
     ]
 

@@ -14,6 +14,7 @@ registry. After that, a sweep replaces the reference's row by a *tombstone*: a s
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,7 +40,9 @@ from polaris_spark.errors import (
     AlreadyExistsError,
     CommitFailedError,
     ForbiddenError,
+    NotFoundError,
     OutcomeUnknownError,
+    PolarisError,
     ProtectedBranchError,
     RealmMovedError,
     ReferenceGoneError,
@@ -78,6 +81,8 @@ from polaris_spark.system.registry_changes import (
     UndropReference,
     head_in,
 )
+
+log = logging.getLogger("polaris_spark")
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -157,8 +162,8 @@ class References(ReferenceRows):
         return listed_in(self.root.read().index(REFERENCES))
 
     def open(self, name: str) -> Committer:
-        """Return the committer of a live reference. If the process that created the reference died before it wrote the
-        row, write the row.
+        """Return the committer of a live reference. If the process that created or renamed the reference died before
+        the end, complete this.
 
         Raises:
             ReferenceGoneError: the registry lists no live reference of that name.
@@ -168,6 +173,9 @@ class References(ReferenceRows):
         if found is not None:
             return found
         registered = self.lookup(name)
+        if registered is None or registered.registration.state != "live":
+            self.complete_renames(name)
+            registered = self.lookup(name)
         if registered is None or registered.registration.state != "live":
             raise ReferenceGoneError(f"reference {name!r} does not exist")
         self.complete(registered)
@@ -312,7 +320,10 @@ class References(ReferenceRows):
         Raises:
             NotFoundError: no live reference has this name.
         """
-        registered = self.root.commit(DropReference(name, operation, self))
+        return self._drop(DropReference(name, operation, self))
+
+    def _drop(self, change: DropReference) -> Registered:
+        registered, name = self.root.commit(change), change.name
         # If the registration is live, this is a repeated drop of a reference that was created or restored since then.
         if registered.registration.state == "dropped":
             self._afterwards(name, lambda: self._seal(registered))
@@ -370,8 +381,8 @@ class References(ReferenceRows):
     def rename(self, name: str, to: str, operation: Operation, *, rivals: tuple[str, ...] = ()) -> Registered:
         """Rename a reference, and return its new registration. It gets a new row; nothing else changes.
 
-        The reference is dropped, then restored under the new name. If this process dies between these commits, the
-        reference stays dropped, and can be restored under the old name.
+        The reference is dropped, then restored under the new name. If this process dies between these commits, another
+        process continues (`complete_rename`).
 
         Args:
             rivals: names of references that must not be live, besides `to`.
@@ -384,15 +395,41 @@ class References(ReferenceRows):
             found = self.lookup(other)
             if found is not None and found.registration.state == "live":
                 raise AlreadyExistsError(f"reference {other!r} already exists")
-        self.drop(name, operation)
+        dropped = self._drop(DropReference(name, operation, self, renaming=to))
+        return self.complete_rename(dropped, operation, rivals=rivals)
+
+    def complete_rename(
+        self, dropped: Registered, operation: Operation, *, rivals: tuple[str, ...] = ()
+    ) -> Registered:
+        """Give a reference that was dropped by a rename its new name, and return its new registration. If this is not
+        possible, restore it under the old name.
+
+        Raises:
+            AlreadyExistsError: a live reference has the new name, or one of the names `rivals`.
+            NotFoundError: the reference was restored meanwhile.
+        """
         try:
-            renamed = self.root.commit(RenameReference(name, to, operation, self, rivals=rivals))
+            renamed = self.root.commit(RenameReference(dropped, operation, self, rivals=rivals))
         except RequestError:
-            self.undrop(name, operation)
+            with contextlib.suppress(NotFoundError):
+                self.undrop(dropped.name, operation)
             raise
-        self._afterwards(to, lambda: self._complete_unless_dropped(renamed))
-        self.forget(to)
+        self._afterwards(renamed.name, lambda: self._complete_unless_dropped(renamed))
+        self.forget(renamed.name)
         return renamed
+
+    def complete_renames(self, prefix: str) -> None:
+        """Continue the renames of branches and tags that have begun and whose old or new names begin with a prefix: the
+        processes that began them may have died. If that fails, log a warning."""
+        for one in self.listed():
+            to = one.registration.renaming
+            parts = name_parts(to)
+            if parts is None or not (one.name.startswith(prefix) or to.startswith(prefix)):
+                continue
+            try:
+                self.complete_rename(one, Operation(b"", one.registration.principal), rivals=(parts.rival,))
+            except PolarisError as error:
+                log.warning("the rename of reference %r to %r was not completed: %s", one.name, to, error)
 
     def alter(self, name: str, operation: Operation, changes: Mapping[str, str | int]) -> Registered:
         """Change the owner, comment, protection or retention of a reference, and return its registration.

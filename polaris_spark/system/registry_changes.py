@@ -184,6 +184,12 @@ class CreateReference(RegistryChange[_Beginning]):
 class DropReference(RegistryChange[int]):
     action = "drop-reference"
 
+    def __init__(
+        self, name: str, operation: Operation, references: OpenReferences, *, renaming: str = ""
+    ) -> None:
+        super().__init__(name, operation, references)
+        self.renaming = renaming
+
     def prepare(self, view: State) -> int:
         self.seal_dropped(view)
         return self.clock.now_ms()
@@ -193,7 +199,11 @@ class DropReference(RegistryChange[int]):
         if found.registration.protected:
             raise ProtectedBranchError("it must not be dropped or renamed")
         dropped = msgspec.structs.replace(
-            found.registration, state="dropped", time=prepared, principal=self.operation.principal
+            found.registration,
+            state="dropped",
+            time=prepared,
+            principal=self.operation.principal,
+            renaming=self.renaming,
         )
         return self.record(state, found._replace(registration=dropped), prepared)
 
@@ -234,21 +244,22 @@ class UndropReference(RegistryChange[tuple[int, Head | None]]):
 
 
 class RenameReference(UndropReference):
-    """Restore a dropped reference under another name."""
+    """Restore a dropped reference under another name. Several processes can do this for the same drop: the first commit
+    counts."""
 
     action = "rename-reference"
 
     def __init__(
         self,
-        name: str,
-        to: str,
+        dropped: Registered,
         operation: Operation,
         references: OpenReferences,
         *,
         rivals: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(name, operation, references, rivals=(to, *rivals))
-        self.to = to
+        self.to = dropped.registration.renaming
+        super().__init__(dropped.name, operation, references, rivals=(self.to, *rivals))
+        self.row_name = dropped.row_name
 
     def prepare(self, view: State) -> tuple[int, Head | None]:
         replaced = _found(view, self.to)
@@ -258,12 +269,17 @@ class RenameReference(UndropReference):
 
     def apply(self, state: State, prepared: tuple[int, Head | None]) -> Registered:
         now, head = prepared
+        done = _found(state, self.to)
+        if done is not None and done.registration.renamed == self.row_name:
+            return done
         found = self.dropped(state)
         self.refuse_rivals(state, self.rivals)
         if head is None:
             raise PrepareAgain
         who, key = self.operation.principal, self.name.encode()
-        registration = _restored(state, found, head, now, who)
+        registration = msgspec.structs.replace(
+            _restored(state, found, head, now, who), renamed=found.row_name
+        )
         state.remove(REFERENCES, key)
         generation = registration.generation
         state.log(LogEntry(self.operation.id, who, now, self.action, generation, key, before=head.commit))

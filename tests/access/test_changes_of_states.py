@@ -10,7 +10,7 @@ import pytest
 from polaris_spark.access.changes import RoleName
 from polaris_spark.access.grant_changes import Grant
 from polaris_spark.catalog.rows import TABLE
-from polaris_spark.errors import ForbiddenError
+from polaris_spark.errors import ForbiddenError, NotFoundError
 from polaris_spark.jobs.registry import call
 from tests.access.world import SCHEMA, User, World
 
@@ -169,6 +169,26 @@ def test_a_branch_never_has_the_grants_of_a_dropped_one_even_if_its_creator_dies
         call(world.root.session, procedure, **arguments)
     assert world.root.status("GET", f"{T}/t", polaris_state=branch) == 200
     assert ann.status("GET", f"{T}/t", polaris_state=branch) == 404
+
+
+def test_a_repeated_rename_moves_the_rights_if_the_first_process_died(
+    world: World, ann: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call(world.root.session, "create_branch", name="other")
+    world.grant(["TABLE_READ_DATA"], world.branch("other"))
+
+    def die(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("polaris_spark.jobs.branches.begin", die)
+        with pytest.raises(KeyboardInterrupt):
+            call(world.root.session, "rename_branch", name="other", to="again")
+    assert ann.status("GET", f"{T}/t", polaris_state="again") == 404
+    call(world.root.session, "rename_branch", name="other", to="again")
+    assert ann.status("GET", f"{T}/t", polaris_state="again") == 200
+    with pytest.raises(NotFoundError):
+        call(world.root.session, "rename_branch", name="other", to="again")
 
 
 def test_the_metadata_file_of_a_dropped_table_is_not_registered_without_rights_on_it(

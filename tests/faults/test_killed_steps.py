@@ -179,16 +179,13 @@ def rename_branch(client: Client, number: int) -> None:
     call(client.session, "rename_branch", name=f"dev{number}", to=f"new{number}")
 
 
-def renamed(client: Client, kind: str, old: str, new: str) -> list[bool]:
-    """Whether a branch or tag has its new name, and no longer has the old one. If it has neither, restore it: the
-    process died after it dropped the old name."""
-    if not exists(client, old) and not exists(client, new):
-        call(client.session, f"undrop_{kind}", name=old)
+def renamed(client: Client, old: str, new: str) -> list[bool]:
+    """Whether a branch or tag has its new name, and no longer has the old one."""
     return [exists(client, new), not exists(client, old)]
 
 
 def renamed_branch(client: Client, number: int) -> list[bool]:
-    return renamed(client, "branch", f"dev{number}", f"new{number}")
+    return renamed(client, f"dev{number}", f"new{number}")
 
 
 def rename_tag(client: Client, number: int) -> None:
@@ -196,7 +193,7 @@ def rename_tag(client: Client, number: int) -> None:
 
 
 def renamed_tag(client: Client, number: int) -> list[bool]:
-    return renamed(client, "tag", f"v{number}", f"w{number}")
+    return renamed(client, f"v{number}", f"w{number}")
 
 
 def drop_branch(client: Client, number: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
@@ -14,7 +15,7 @@ from polaris_spark.catalog.branches import branches
 from polaris_spark.catalog.branches.branch_changes import protect_branch
 from polaris_spark.catalog.branches.branches import branch_of
 from polaris_spark.catalog.branches.merge_base import BeginBranch, Contained
-from polaris_spark.catalog.catalogs.references import head_name
+from polaris_spark.catalog.catalogs.references import head_name, tag_name
 from polaris_spark.catalog.entities.namespace_changes import CreateNamespace
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
@@ -134,18 +135,90 @@ def test_a_branch_is_not_renamed_to_a_name_that_is_taken_or_bad(main: Client) ->
 
 def test_a_rename_that_meets_a_new_branch_leaves_the_branch_as_it_was(main: Client) -> None:
     references, row = main.session.catalog.references, main.session.catalog.row
-    drop = references.drop
+    drop = references._drop
 
-    def drop_and_create(name: str, operation: Operation) -> Any:
-        dropped = drop(name, operation)
+    def drop_and_create(change: Any) -> Any:
+        dropped = drop(change)
         call(main.session, "create_branch", name="taken")
         return dropped
 
-    references.drop = drop_and_create  # type: ignore[method-assign]
+    references._drop = drop_and_create  # type: ignore[method-assign]
     with pytest.raises(AlreadyExistsError):
         references.rename(head_name(row, "dev"), head_name(row, "taken"), ME)
-    references.drop = drop  # type: ignore[method-assign]
+    references._drop = drop  # type: ignore[method-assign]
     assert {row[0] for row in call(main.session, "show_branches")} == {"main", "dev", "taken"}
+
+
+class Died(BaseException):
+    """The process dies."""
+
+
+def begin_rename(main: Client, kind: str, to: str, meanwhile: Callable[[], object] | None = None) -> None:
+    """Rename the branch dev or the tag v1 in a process that dies after the drop, or that is slow.
+
+    Args:
+        meanwhile: what happens after the drop instead of the death.
+    """
+    references = main.session.catalog.references
+    drop = references._drop
+
+    def drop_and_die(change: Any) -> Any:
+        dropped = drop(change)
+        references._drop = drop  # type: ignore[method-assign]
+        if meanwhile is None:
+            raise Died
+        meanwhile()
+        return dropped
+
+    references._drop = drop_and_die  # type: ignore[method-assign]
+    name = "dev" if kind == "branch" else "v1"
+    with contextlib.suppress(Died):
+        call(main.session, f"rename_{kind}", name=name, to=to)
+
+
+@pytest.mark.parametrize("opened", ["trial", "dev", ""], ids=["new name", "old name", "list"])
+def test_the_next_process_completes_the_rename_of_a_branch(
+    main: Client, open_branch: OpenBranch, opened: str
+) -> None:
+    before = described(main, "dev")
+    begin_rename(main, "branch", "trial")
+    if opened == "trial":
+        assert names(open_branch("trial")) == ["a"]
+    elif opened:
+        with pytest.raises(NotFoundError, match="no branch 'dev'"):
+            open_branch("dev")
+    assert [row[0] for row in call(main.session, "show_branches")] == ["main", "trial"]
+    assert described(main, "trial") == {**before, "branch": "trial"}
+    with pytest.raises(NotFoundError, match="no dropped branch 'dev'"):
+        call(main.session, "undrop_branch", name="dev")
+
+
+def test_the_next_process_completes_the_rename_of_a_tag(main: Client) -> None:
+    call(main.session, "create_tag", name="v1")
+    begin_rename(main, "tag", "v2")
+    assert [row[0] for row in call(main.session, "show_tags")] == ["v2"]
+
+
+def test_a_rename_that_another_process_completes_succeeds(main: Client) -> None:
+    begin_rename(main, "branch", "trial", lambda: call(main.session, "show_branches"))
+    assert [row[0] for row in call(main.session, "show_branches")] == ["main", "trial"]
+
+
+def test_a_branch_keeps_its_name_if_the_new_one_is_taken_when_its_rename_is_completed(main: Client) -> None:
+    begin_rename(main, "branch", "trial")
+    call(main.session, "create_tag", name="v1")
+    main.session.catalog.references.rename(
+        tag_name(main.session.catalog.row, "v1"), tag_name(main.session.catalog.row, "trial"), ME
+    )
+    assert [row[0] for row in call(main.session, "show_branches")] == ["dev", "main"]
+    assert names(main, "dev") == ["a"]
+
+
+def test_a_branch_whose_rename_was_not_completed_outlives_its_grace_period(main: Client) -> None:
+    begin_rename(main, "branch", "trial")
+    references = main.session.catalog.references
+    references.end_expired(0, ME)
+    assert [row[0] for row in call(main.session, "show_branches")] == ["main", "trial"]
 
 
 def test_a_branch_moves_to_another_state(main: Client, open_branch: OpenBranch) -> None:

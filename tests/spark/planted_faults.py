@@ -22,6 +22,12 @@ FAULTS = {
     "changed tables: removed files are not read": Fault(
         "TableChanges", "missing(before, after), thinned", "List.of(), thinned", ("sums of doubles", "union")
     ),
+    "changed tables: manifests that stay are not searched for files with deleted rows": Fault(
+        "DifferingFiles",
+        "search(likely, named, found);",
+        "found.addAll(named);",
+        ("projection",),
+    ),
     "filter: all changed rows pass": Fault(
         "DeltaRules",
         "if (plan instanceof Filter node) {\n      return linear(node, node.child());",

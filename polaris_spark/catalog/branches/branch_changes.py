@@ -70,6 +70,17 @@ def rename(catalog: Catalog, kind: Kind, name: str, to: str, operation: Operatio
     return Branch(to, renamed.first_head(), renamed.registration)
 
 
+def was_renamed(catalog: Catalog, name: str, to: str) -> Branch | None:
+    """Return the branch that has the name `to`, if it got this name by a rename from `name`; else None."""
+    reference = head_name(catalog.row, to)
+    found = catalog.references.lookup(reference)
+    if found is None or found.registration.state != "live":
+        return None
+    if found.registration.renamed.rpartition("@")[0] != head_name(catalog.row, name):
+        return None
+    return _present(catalog, to, reference)
+
+
 def reassign_branch(
     catalog: Catalog, name: str, to: str, operation: Operation, *, expected: str = ""
 ) -> Branch:

@@ -249,7 +249,11 @@ def _listed(catalog: Catalog, prefix: str) -> list[Branch]:
 
 def _registered(catalog: Catalog, prefix: str) -> dict[str, Registered]:
     """Return the live references whose names begin with `prefix`, by the rest of their names."""
-    live = [one for one in catalog.references.listed() if one.registration.state == "live"]
+    listed = catalog.references.listed()
+    if any(one.registration.renaming for one in listed):
+        catalog.references.complete_renames(prefix)
+        listed = catalog.references.listed()
+    live = [one for one in listed if one.registration.state == "live"]
     return {one.name.removeprefix(prefix): one for one in live if one.name.startswith(prefix)}
 
 

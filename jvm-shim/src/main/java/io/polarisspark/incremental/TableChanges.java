@@ -10,25 +10,17 @@ import java.util.Map;
 import java.util.Set;
 import java.util.UUID;
 import java.util.stream.Collectors;
-import org.apache.iceberg.BaseFileScanTask;
 import org.apache.iceberg.ContentFile;
-import org.apache.iceberg.DataFile;
 import org.apache.iceberg.DataOperations;
 import org.apache.iceberg.DeleteFile;
 import org.apache.iceberg.FileContent;
 import org.apache.iceberg.FileScanTask;
-import org.apache.iceberg.ManifestFile;
-import org.apache.iceberg.ManifestFiles;
 import org.apache.iceberg.MetadataColumns;
-import org.apache.iceberg.PartitionSpecParser;
-import org.apache.iceberg.SchemaParser;
 import org.apache.iceberg.Snapshot;
 import org.apache.iceberg.Table;
 import org.apache.iceberg.data.BaseDeleteLoader;
 import org.apache.iceberg.deletes.PositionDeleteIndex;
 import org.apache.iceberg.encryption.EncryptingFileIO;
-import org.apache.iceberg.expressions.Expressions;
-import org.apache.iceberg.expressions.ResidualEvaluator;
 import org.apache.iceberg.io.CloseableIterable;
 import org.apache.iceberg.spark.ScanTaskSetManager;
 import org.apache.iceberg.spark.TimeTravel;
@@ -117,8 +109,9 @@ final class TableChanges implements AutoCloseable {
           tasks(table.newIncrementalAppendScan().fromSnapshotExclusive(since).toSnapshot(id));
       return new TableChanges(table, since, added, List.of());
     }
-    Map<String, FileScanTask> before = byPath(tasks(table, since, id));
-    Map<String, FileScanTask> after = byPath(tasks(table, id, since));
+    DifferingFiles files = new DifferingFiles(table, table.snapshot(since), table.snapshot(id));
+    Map<String, FileScanTask> before = byPath(files.before());
+    Map<String, FileScanTask> after = byPath(files.after());
     List<FileScanTask> thinned = new ArrayList<>();
     List<InternalRow> positions = new ArrayList<>();
     for (String path : List.copyOf(before.keySet())) {
@@ -300,43 +293,7 @@ final class TableChanges implements AutoCloseable {
     return at != null;
   }
 
-  /**
-   * Returns the files of a snapshot. Without delete files, manifests that another snapshot has, too, are left out: their
-   * files are in both.
-   */
-  private static List<FileScanTask> tasks(Table table, long id, long other) {
-    List<ManifestFile> manifests = new ArrayList<>();
-    for (long one : List.of(id, other)) {
-      Snapshot snapshot = table.snapshot(one);
-      if (!snapshot.deleteManifests(table.io()).isEmpty()) {
-        return tasks(table.newScan().useSnapshot(id));
-      }
-      if (one == id) {
-        manifests.addAll(snapshot.dataManifests(table.io()));
-      } else {
-        manifests.removeAll(snapshot.dataManifests(table.io()));
-      }
-    }
-    List<FileScanTask> all = new ArrayList<>();
-    String schema = SchemaParser.toJson(table.schema());
-    ResidualEvaluator everything = ResidualEvaluator.unpartitioned(Expressions.alwaysTrue());
-    for (ManifestFile manifest : manifests) {
-      String spec = PartitionSpecParser.toJson(table.specs().get(manifest.partitionSpecId()));
-      try (CloseableIterable<DataFile> files =
-          ManifestFiles.read(manifest, files(table), table.specs())) {
-        files.forEach(
-            file ->
-                all.add(
-                    new BaseFileScanTask(
-                        file.copyWithoutStats(), new DeleteFile[0], schema, spec, everything)));
-      } catch (IOException error) {
-        throw new UncheckedIOException(error);
-      }
-    }
-    return all;
-  }
-
-  private static EncryptingFileIO files(Table table) {
+  static EncryptingFileIO files(Table table) {
     return EncryptingFileIO.combine(table.io(), table.encryption());
   }
 
@@ -380,7 +337,7 @@ final class TableChanges implements AutoCloseable {
   }
 
   /** Returns what identifies a delete file; several deletion vectors can be in one file. */
-  private static List<Object> identity(DeleteFile file) {
+  static List<Object> identity(DeleteFile file) {
     Long offset = file.contentOffset();
     return List.of(((ContentFile<?>) file).location(), offset == null ? -1L : offset);
   }
