@@ -5,33 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from polaris_spark.backends import open_backend
 from polaris_spark.config import StoreURI
 from polaris_spark.errors import NewerFormatError
 from polaris_spark.objects import known_types
-from polaris_spark.store.references import new_version
 from polaris_spark.system.features import ALL_FEATURES, FEATURES
 from polaris_spark.system.realms import FIRST_FORMAT, REALM_FORMAT, RealmRecord
 from polaris_spark.system.stores import system_references
 from tests.catalog.imports.support import table_metadata, write
 from tests.cli.catalogs import Answer, make_catalog, run
+from tests.releases import change_record, make_earlier
 from tests.rest.client import connect
-
-
-def change_record(store: str, realm: str = "default", **changes: Any) -> None:
-    """Replace fields of the record of a realm, and add fields that it does not have."""
-    backend = open_backend(StoreURI.parse(store), {})
-    references = system_references(backend)
-    row = backend.read_reference(references.realm, f"realm/{realm}")
-    assert row is not None
-    value = {**msgspec.msgpack.decode(row.value), **changes}
-    value = {name: field for name, field in value.items() if field is not None}
-    new = references.row(value, new_version())
-    assert references.put(f"realm/{realm}", row.version, new)
-    backend.close()
 
 
 def record_of(store: str, realm: str = "default") -> RealmRecord:
@@ -41,12 +27,6 @@ def record_of(store: str, realm: str = "default") -> RealmRecord:
     backend.close()
     assert found is not None
     return found.value
-
-
-def make_earlier(store: str, realm: str = "default") -> None:
-    """Make the record of a realm as the first releases wrote it."""
-    revisions = {**known_types(), "table": 1, "view": 1, "unloaded": 1}
-    change_record(store, realm, format=FIRST_FORMAT, revisions=revisions, features=None)
 
 
 def states(answer: Answer) -> dict[str, tuple[bool, int]]:
