@@ -276,7 +276,8 @@ class ObjectStore:
         wanted, name = objects.type_name(cls), found.header.type
         if found.value is None:
             return CorruptionError(
-                f"object {self.key(id)} has type {name!r}, which is not installed here, instead of {wanted!r}"
+                f"object {self.key(id)} has type {name!r}, which is not installed here, instead of {wanted!r}; "
+                "install the release or package that wrote it"
             )
         message = f"object {self.key(id)} has type {name!r} instead of {wanted!r}"
         return WrongTypeError(message, id=id, found=name)
