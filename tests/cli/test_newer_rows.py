@@ -117,6 +117,8 @@ def run_jobs(store: str, tmp_path: Path, why: str) -> None:
     answer = run("maintain", "remove-orphans", store, *EVERY[:2], "--older-than", "0s", "--force")
     assert (answer.code, why in answer.err) == (2, True), answer
     assert orphan.exists()
+    answer = run("maintain", "expire", store, *EVERY[:2], "--table", "db.t", "--json")
+    assert (answer.code, why in answer.out + answer.err) == (0, True), answer
     answer = run("maintain", "sweep", store, *EVERY, "--retention", "0s", "--grace", "0s")
     assert (answer.code, "commit" in answer.out) == (0, True), answer
     process_cache().clear()
