@@ -55,8 +55,9 @@ class Reach:
         return self.own.backend
 
     def reader(self, realm: str) -> StoredObjects:
-        """Return a reader of the objects of a realm, given its instance id."""
-        return StoredObjects(self.own.of_realm(realm))
+        """Return a reader of the objects of a realm, given its instance id. It refuses objects that a newer release
+        wrote (`ObjectStore.for_deleting`)."""
+        return StoredObjects(self.own.of_realm(realm).for_deleting())
 
     def writable(self) -> ObjectStore:
         """Return an object store that can write objects of the job's realm.

@@ -20,6 +20,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from polaris_spark.errors import NewerFormatError
+from polaris_spark.index.keys import decode_key
 from polaris_spark.objects import object_type
 
 NAMES = "names"
@@ -46,6 +48,21 @@ NAMESPACE = b"n"
 TABLE = b"t"
 VIEW = b"v"
 CATALOG = b"c"
+
+
+def known_kind(key: bytes) -> bytes:
+    """Return the kind of an entity, given its key in the index `names`.
+
+    Raises:
+        NewerFormatError: the kind is not known here, so it is not known either to which files the entity refers.
+    """
+    decoded = decode_key(key)
+    if decoded.kind not in (NAMESPACE, TABLE, VIEW, CATALOG):
+        raise NewerFormatError(
+            f"{'.'.join((*decoded.path, decoded.name))} is of a kind {decoded.kind!r} that this release does not know; "
+            "nothing was changed: install the release that created it, or a later one"
+        )
+    return decoded.kind
 
 
 @object_type("catalog", revision=1)

@@ -48,6 +48,7 @@ def bootstrap(
     from polaris_spark.rest.opening import QUOTAS, check_principal, os_user
     from polaris_spark.spark.options import refuse_memory
     from polaris_spark.system.connections import connect_store
+    from polaris_spark.system.features import ACCESS_CONTROL, require_feature
 
     check_principal(principal)
     given = _given_credentials()
@@ -59,6 +60,7 @@ def bootstrap(
         record = connection.realm(
             realm, create=True, initialize=lambda references: initialize(references, operation)
         )
+        require_feature(record.features, ACCESS_CONTROL, f"realm {realm!r}")
         references = connection.references(record, CommitSettings(QUOTAS), None, "bootstrap")
         done = begin(references, operation, principal, given, reset=reset)
     finally:

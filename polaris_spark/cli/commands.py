@@ -130,6 +130,11 @@ COMMANDS = {
         "polaris_spark.cli.realm:app",
         "Manage the realms (tenants) of a store: create, list, deactivate, purge, export, import, migrate.",
     ),
+    "upgrade": Entry(
+        "polaris_spark.cli.upgrade:upgrade",
+        "Let a store's realms use all features of this release. Do this after every process has this release: earlier "
+        "releases then refuse the realms.",
+    ),
     "policy": Entry(
         "polaris_spark.cli.queue:policy",
         "Create, change, attach, detach and drop policies, which decide what jobs and workers do.",

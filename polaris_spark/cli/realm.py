@@ -45,7 +45,7 @@ Name = Annotated[str | None, typer.Argument(metavar="REALM", help="Name of the r
 @app.command("list")
 def list_realms(store: Store, password: Password = None, as_json: AsJSON = False) -> None:
     """List the realms of a store."""
-    with _connected(store, password, create=False) as connection:
+    with connected(store, password, create=False) as connection:
         listed = connection.realms.all()
     if as_json:
         print_json([_facts(record) for record in listed])
@@ -72,7 +72,7 @@ def create(
     from polaris_spark.rest.opening import os_user
 
     store, name = with_store(store, realm, "REALM")
-    with _connected(store, password, create=create) as connection:
+    with connected(store, password, create=create) as connection:
         record = create_realm(connection, name, Operation(b"", os_user()))
     _show(record, as_json=as_json)
 
@@ -127,16 +127,6 @@ def reactivate(store: Store, realm: Name = None, password: Password = None, as_j
     _change(store, realm, lambda realms, name: realms.reactivate(name), password, as_json=as_json)
 
 
-@app.command("upgrade")
-def upgrade(store: Store, realm: Name = None, password: Password = None, as_json: AsJSON = False) -> None:
-    """Allow formats in a realm that earlier releases cannot read. Use it only after every process has this release.
-    Earlier releases must not use an upgraded realm, nor any realm that this release creates: their answers would lack
-    the refs and properties that are stored in an index."""
-    from polaris_spark.objects import known_types
-
-    _change(store, realm, lambda realms, name: realms.upgrade(name, known_types()), password, as_json=as_json)
-
-
 @app.command("purge")
 def purge(
     store: Store,
@@ -152,7 +142,7 @@ def purge(
     from polaris_spark.system.tasks import Tasks
 
     store, name = with_store(store, realm, "REALM")
-    with _connected(store, password, create=False) as connection:
+    with connected(store, password, create=False) as connection:
         if not yes:
             _require_inactive(connection.realms, name)
             _confirm(store, name)
@@ -222,7 +212,7 @@ def _change(
 ) -> None:
     """Read or change the record of a realm, and print it."""
     store, name = with_store(store, realm, "REALM")
-    with _connected(store, password, create=False) as connection:
+    with connected(store, password, create=False) as connection:
         record = change(connection.realms, name)
     _show(record, as_json=as_json)
 
@@ -273,7 +263,7 @@ def export_realm(
     from polaris_spark.maintenance.realm_file.exporter import Export
 
     store, name = with_store(store, file, "FILE")
-    with _connected(store, password, create=False) as connection, steps() as watch:
+    with connected(store, password, create=False) as connection, steps() as watch:
         done = Export(connection, realm, __version__, watch).write(Path(name), overwrite=overwrite)
     trailer = done.trailer
     again = f" It began {done.attempts} times, because sweeps deleted rows." if done.attempts > 1 else ""
@@ -318,7 +308,7 @@ def import_realm(
     with RealmFile(Path(name)) as checked:
         trailer = checked.trailer
         try:
-            with _connected(store, password, create=create) as connection, steps() as watch:
+            with connected(store, password, create=create) as connection, steps() as watch:
                 new_name = checked.header.realm if realm is None else realm
                 record = Import(connection, checked, new_name, watch).run()
         except NoStoreError as error:
@@ -345,7 +335,7 @@ app.command("migrate")(command_of(migrate_realm.PROCEDURE, "migrate"))
 
 
 @contextmanager
-def _connected(uri: str, password: str | None, *, create: bool) -> Iterator[StoreConnection]:
+def connected(uri: str, password: str | None, *, create: bool) -> Iterator[StoreConnection]:
     """Open a store for the duration of a `with` block.
 
     Args:

@@ -20,6 +20,7 @@ from polaris_spark.commits.rows import Head
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import CorruptionError, OutcomeUnknownError, TryAgainError
 from polaris_spark.store.objects import ObjectRows, ObjectStore
+from polaris_spark.store.references import GARBLED, unreadable
 
 encode_head = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(Head).decode
@@ -159,8 +160,9 @@ def read_head(row: ReferenceRow, name: str) -> Head:
 
     Raises:
         CorruptionError: the value cannot be decoded.
+        NewerFormatError: a newer release wrote the row, with fields that are unknown here.
     """
     try:
         return _decode_head(row.value)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CorruptionError(f"the row of reference {name!r} cannot be decoded: {error}") from error
+    except GARBLED as error:
+        raise unreadable(error, f"the row of reference {name!r}", Head) from error

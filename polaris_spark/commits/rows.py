@@ -78,7 +78,7 @@ class Entries(msgspec.Struct, frozen=True, array_like=True, gc=False):
     entries: tuple[LogEntry, ...]
 
 
-class RecentHead(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class RecentHead(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
     """An earlier head of the reference, kept for recovery after a loss of data."""
 
     time: int
@@ -86,7 +86,7 @@ class RecentHead(msgspec.Struct, frozen=True, array_like=True, gc=False):
     commit: int
 
 
-class Move(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class Move(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
     """Note in a reference's row that stops commits because the realm is being moved, or was moved, to another store."""
 
     to: str
@@ -97,7 +97,7 @@ class Move(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Whether the other store already serves the realm."""
 
 
-class Slot(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class Slot(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
     """The place in a reference's row through which one process lets other processes carry out its changes."""
 
     following: ObjectId
@@ -111,7 +111,7 @@ class Slot(msgspec.Struct, frozen=True, array_like=True, gc=False):
     if another process applied its request (`intent_rows.Part`), 0 if the process must commit the change itself."""
 
 
-class Head(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class Head(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
     """The value of a reference's row: which commit is the newest, and from where on the history is kept."""
 
     commit: int

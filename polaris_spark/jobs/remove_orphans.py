@@ -187,7 +187,7 @@ def means_of(call: Call, job: str, *, dry_run: bool) -> Means:
     return Means(
         engine_of(call),
         lambda: heads_around(session.catalog),
-        session.catalog.references.store.of_realm,
+        session.catalog.references.store.for_deleting().of_realm,
         DeletionRecord(session, job),
     )
 

@@ -12,7 +12,7 @@ import msgspec
 
 from polaris_spark.catalog.branches.store_heads import StoreHead
 from polaris_spark.catalog.drops.drops import Damage, Drop, drops_of, places_of
-from polaris_spark.catalog.rows import NAMES, TABLE, VIEW
+from polaris_spark.catalog.rows import NAMES, TABLE, VIEW, known_kind
 from polaris_spark.commits.log import ancestor
 from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import StoredObjects
@@ -178,8 +178,7 @@ def changed_since(
         store = objects(head.realm)
         root = IndexRoot() if earlier is None else _names(store, earlier)
         for key, was, entry in diff(root, _names(store, head), StoredObjects(store).read_shards):
-            kind = decode_key(key).kind
-            if entry is not None and kind in (TABLE, VIEW):
+            if entry is not None and (kind := known_kind(key)) in (TABLE, VIEW):
                 earlier_version = 0 if was is None else was.pointer
                 yield (
                     head.realm,
@@ -253,4 +252,4 @@ def _names(store: ObjectStore, head: StoreHead) -> IndexRoot:
 
 def _table(head: StoreHead, key: bytes) -> str | None:
     """Return the catalog and name of a table, given its key in the index `names`; None if the key is not a table's."""
-    return head.owner(key) if decode_key(key).kind == TABLE else None
+    return head.owner(key) if known_kind(key) == TABLE else None

@@ -58,6 +58,7 @@ class ObjectStore:
         self._store_key = store_key
         self._space = cache.space(store_key, realm)
         self._revisions = dict(revisions or {})
+        self._refuses_newer = False
         self._raising = threading.Lock()
         self._allowed: set[type[msgspec.Struct]] = set()
         """Types whose newest revision the realm allows, as far as this process knows. Types are never removed."""
@@ -66,7 +67,16 @@ class ObjectStore:
         """Return an `ObjectStore` for reading the objects of a realm of the same store. `realm` is the instance id."""
         if realm == self.realm:
             return self
-        return ObjectStore(self.backend, realm, self._cache, store_key=self._store_key)
+        other = ObjectStore(self.backend, realm, self._cache, store_key=self._store_key)
+        other._refuses_newer = self._refuses_newer
+        return other
+
+    def for_deleting(self) -> ObjectStore:
+        """Return an `ObjectStore` for reading the same objects, whose methods raise NewerFormatError for objects that a
+        newer release wrote. It is used to decide which files to delete, because unknown fields may name files."""
+        strict = ObjectStore(self.backend, self.realm, self._cache, store_key=self._store_key)
+        strict._refuses_newer = True
+        return strict
 
     def get(self, id: int, cls: type[S]) -> S:
         """Return the object `id`, which must be of type `cls`.
@@ -77,6 +87,8 @@ class ObjectStore:
         found = self._cache.get((self._space, id))
         if found is None:
             found = self.read((id,))[id]
+        elif self._refuses_newer:
+            objects.refuse_newer(found.header, self.key(id))
         value = found.value
         if type(value) is not cls:
             raise self._wrong_type(id, found, cls)
@@ -143,6 +155,9 @@ class ObjectStore:
                 result[id] = decoded = objects.decode(data, self.key(id))
                 self._note_revision(decoded)
                 self._keep(id, decoded, len(data))
+        if self._refuses_newer:
+            for id, decoded in result.items():
+                objects.refuse_newer(decoded.header, self.key(id))
         return result
 
     def rows(self, values: Iterable[tuple[int, msgspec.Struct]]) -> ObjectRows:
@@ -252,7 +267,7 @@ class ObjectStore:
             raise NewerFormatError(
                 f"this release writes revision {revision} of objects of type {name!r}, but realm {self.realm} "
                 f"allows only revision {allowed}: install this release for every process, run 'polaris-spark "
-                "realm upgrade STORE REALM', and restart the processes"
+                "upgrade STORE', and restart the processes"
             )
         if newest <= allowed:  # no value of this type can be refused
             self._allowed.add(type(value))
@@ -261,7 +276,8 @@ class ObjectStore:
         wanted, name = objects.type_name(cls), found.header.type
         if found.value is None:
             return CorruptionError(
-                f"object {self.key(id)} has type {name!r}, which is not installed here, instead of {wanted!r}"
+                f"object {self.key(id)} has type {name!r}, which is not installed here, instead of {wanted!r}; "
+                "install the release or package that wrote it"
             )
         message = f"object {self.key(id)} has type {name!r} instead of {wanted!r}"
         return WrongTypeError(message, id=id, found=name)

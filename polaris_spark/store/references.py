@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cache
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
 from polaris_spark.backends.base import Backend, Conflict, ObjectRow, ReferenceRow, Swapped, fits_transaction
-from polaris_spark.errors import CorruptionError, OutcomeUnknownError
+from polaris_spark.errors import CorruptionError, NewerFormatError, OutcomeUnknownError, StateError
 
 V = TypeVar("V")
 _encode = msgspec.msgpack.Encoder().encode
@@ -78,13 +79,12 @@ class ReferenceStore:
 
         Raises:
             CorruptionError: the value cannot be decoded as `cls`.
+            NewerFormatError: the value has fields that are unknown here, and `cls` forbids them.
         """
         try:
             return Versioned(row.version, _decoder(cast("Hashable", cls)).decode(row.value))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise CorruptionError(
-                f"the value of reference {self.realm}/{name} cannot be decoded as {cls.__name__}: {error}"
-            ) from error
+        except GARBLED as error:
+            raise unreadable(error, f"the value of reference {self.realm}/{name}", cls) from error
 
     def rows(self) -> Iterator[tuple[str, ReferenceRow]]:
         """Yield (name, row) of every reference. Reads all rows of the realm."""
@@ -154,6 +154,32 @@ class ReferenceStore:
         if expected_version is None:
             return self.insert(name, new)
         return self.swap(name, expected_version, new)
+
+
+GARBLED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""Exceptions that decoding raises for bytes that are not an encoded value of the wanted type."""
+
+
+def unreadable(error: Exception, what: str, cls: type) -> CorruptionError | StateError:
+    """Return the error to raise for a value that cannot be decoded as `cls`.
+
+    It is a NewerFormatError if the value only has more fields than `cls`. A struct forbids this by
+    `forbid_unknown_fields` if this release writes changed copies of its values: a copy would lose the fields.
+
+    Args:
+        error: the exception that the decoder raised, one of `GARBLED`.
+        what: name of the value, for the message.
+    """
+    if isinstance(error, msgspec.ValidationError) and _UNKNOWN_FIELD.search(str(error)):
+        return NewerFormatError(
+            f"{what} has fields that this release does not know ({error}); nothing was changed: install the release "
+            "that wrote it, or a later one"
+        )
+    return CorruptionError(f"{what} cannot be decoded as {cls.__name__}: {error}")
+
+
+_UNKNOWN_FIELD: Final = re.compile("^Object contains unknown field|^Expected `array` of at most length")
+"""Beginning of the messages of msgspec for values with more fields than the struct."""
 
 
 @cache

@@ -27,10 +27,18 @@ from polaris_spark.ids import IdGenerator
 from polaris_spark.names import problem_of
 from polaris_spark.secret_options import is_secret
 from polaris_spark.store.references import Versioned
-from polaris_spark.system.stores import STORE_FORMAT, refuse_newer_format, system_references
+from polaris_spark.system.features import ALL_FEATURES, refuse_unknown_features
+from polaris_spark.system.stores import refuse_newer_format, system_references
 
 MAX_REALM_BYTES: Final = 255
 """Maximum length of a realm name, in UTF-8 bytes."""
+
+FIRST_FORMAT: Final = 1
+"""Format of realms that releases without `RealmRecord.features` can use."""
+
+REALM_FORMAT: Final = 2
+"""Format of realms that use features: releases that do not know `RealmRecord.features` refuse them. It is also the
+highest format that this release can use."""
 
 MOVED_TO: Final = "moved-to"
 """Property of a realm that was moved to another store: the URI of that store."""
@@ -67,18 +75,22 @@ FOLLOWING: Final[Mapping[RealmState, frozenset[RealmState]]] = {
 """The states to which a realm can move from each state."""
 
 
-class RealmRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of a realm: its instance id, its state, and the revisions of object types that its writers may use."""
+class RealmRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The record of a realm: its instance id, its state, and the features and revisions of object types that its
+    writers may use. A record with unknown fields is refused, because they would be lost in a changed record."""
 
     name: str
     instance: str
     """Instance id: the value of `realm` in the keys of the realm's rows."""
     state: RealmState
-    format: int = STORE_FORMAT
+    format: int = FIRST_FORMAT
     revisions: dict[str, int] = {}
     """The highest revision that writers may use, by name of the object type."""
     created_ms: int = 0
     properties: dict[str, str] = {}
+    features: dict[str, str] = {}
+    """The features that writers may use: the first release that has each feature, by the feature's name
+    (`system.features`)."""
 
 
 Initialise = Callable[[RealmRecord], None]
@@ -143,9 +155,14 @@ class Realms:
             CorruptionError: a record cannot be read.
             NewerFormatError: a newer release made a realm.
         """
-        names = self._references.names()
-        records = [self._read(name.removeprefix(_PREFIX)) for name in names if name.startswith(_PREFIX)]
-        return sorted((found.value for found in records if found is not None), key=lambda record: record.name)
+        records = [self._read(name) for name in self.names()]
+        return [found.value for found in records if found is not None]
+
+    def names(self) -> list[str]:
+        """Return the names of all realms, including those that are GONE or that `find` refuses, sorted."""
+        return sorted(
+            name.removeprefix(_PREFIX) for name in self._references.names() if name.startswith(_PREFIX)
+        )
 
     def create(
         self,
@@ -175,7 +192,7 @@ class Realms:
             found = self._read(name)
             if found is None or found.value.state is RealmState.GONE:
                 _check_new_name(name)
-                self._replace(found, self._new(name, ids, revisions, properties))
+                self._replace(found, self._new(name, ids, revisions, ALL_FEATURES, properties))
             elif found.value.state is RealmState.CREATED:
                 self._replace(found, _in(found.value, RealmState.INITIALIZING))
             elif found.value.state is RealmState.INITIALIZING:
@@ -192,11 +209,15 @@ class Realms:
         ids: IdGenerator,
         *,
         revisions: Mapping[str, int],
+        features: Mapping[str, str] | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> RealmRecord:
         """Create a realm in the state LOADING and return it. A migration or an import fills it, and then moves it to
         ACTIVE.
 
+        Args:
+            revisions: `RealmRecord.revisions` of the realm that is migrated or imported.
+            features: `RealmRecord.features` of that realm; by default none.
         Raises:
             InputError: the name is not a valid realm name.
             RealmStateError: a realm of that name exists.
@@ -206,7 +227,7 @@ class Realms:
             raise RealmStateError(
                 f"realm {name!r} already exists (its state is {found.value.state.value}); choose another name"
             )
-        record = self._new(name, ids, revisions, properties)
+        record = self._new(name, ids, revisions, features or {}, properties)
         if not self._replace(found, record):
             raise RealmStateError(f"realm {name!r} has just been created by another process; try again")
         return self.move(name, RealmState.LOADING, instance=record.instance)
@@ -326,25 +347,32 @@ class Realms:
                 return record
 
     def upgrade(self, name: str, revisions: Mapping[str, int]) -> RealmRecord:
-        """Allow writers of a realm to use newer revisions of object types, and return the realm's record.
+        """Allow writers of a realm to use all features of this release and newer revisions of object types, and return
+        the realm's record. Releases without these features then refuse the realm. It is safe to repeat this, and to do
+        it in several processes at once.
 
-        Revisions that are already allowed stay allowed. A process that has the realm open uses the revisions that were
-        allowed when it opened the realm, until it reads an object of a newer revision.
+        Features and revisions that are already allowed stay allowed. A process that has the realm open uses the
+        revisions that were allowed when it opened the realm, until it reads an object of a newer revision.
 
         Args:
             revisions: the highest revision to allow, by object type (`objects.known_types()`).
         Raises:
             RealmStateError: the realm does not exist.
+            NewerFormatError: the realm has features that this release does not have.
         """
         while True:
             found = self._read(name)
             if found is None or found.value.state is RealmState.GONE:
                 raise RealmStateError(f"there is no realm {name!r}")
             known = found.value.revisions
-            newest = {
-                kind: max(known.get(kind, 0), revisions.get(kind, 0)) for kind in {**known, **revisions}
-            }
-            record = msgspec.structs.replace(found.value, revisions=newest)
+            record = msgspec.structs.replace(
+                found.value,
+                format=REALM_FORMAT,
+                features={**ALL_FEATURES, **found.value.features},
+                revisions={
+                    kind: max(known.get(kind, 0), revisions.get(kind, 0)) for kind in {**known, **revisions}
+                },
+            )
             if record == found.value or self._replace(found, record):
                 return record
 
@@ -352,7 +380,8 @@ class Realms:
         check_realm_name(name)
         found = self._references.read(_PREFIX + name, RealmRecord)
         if found is not None:
-            refuse_newer_format(found.value.format, f"realm {name!r}")
+            refuse_newer_format(found.value.format, f"realm {name!r}", newest=REALM_FORMAT)
+            refuse_unknown_features(found.value.features, f"realm {name!r}")
         return found
 
     def _replace(self, found: Versioned[RealmRecord] | None, record: RealmRecord) -> bool:
@@ -360,13 +389,20 @@ class Realms:
         return self._references.put(_PREFIX + record.name, version, self._references.row(record))
 
     def _new(
-        self, name: str, ids: IdGenerator, revisions: Mapping[str, int], properties: Mapping[str, str] | None
+        self,
+        name: str,
+        ids: IdGenerator,
+        revisions: Mapping[str, int],
+        features: Mapping[str, str],
+        properties: Mapping[str, str] | None,
     ) -> RealmRecord:
         return RealmRecord(
             name=name,
             instance=f"{ids.next_id():x}",
             state=RealmState.CREATED,
+            format=REALM_FORMAT if features else FIRST_FORMAT,
             revisions=dict(revisions),
+            features=dict(features),
             created_ms=self._clock.now_ms(),
             properties=dict(properties or {}),
         )

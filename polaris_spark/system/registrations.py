@@ -10,6 +10,7 @@ import msgspec
 
 from polaris_spark.commits.rows import Head
 from polaris_spark.index import Entry, Index
+from polaris_spark.store.references import GARBLED, unreadable
 
 ROOT = "root"
 """Name of the registry, the reference that lists the other references of a realm."""
@@ -71,7 +72,7 @@ class Description(NamedTuple):
 NO_DESCRIPTION = Description()
 
 
-class Registration(msgspec.Struct, frozen=True, array_like=True):
+class Registration(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Registration of a reference: the value of its entry in the registry's index. The entry's pointer is the id of the
     commit that the reference started from.
 
@@ -187,8 +188,16 @@ def listed_in(index: Index) -> list[Registered]:
 
 
 def registered_by(name: str, entry: Entry) -> Registered:
-    """Decode the entry of the reference `name` in the registry's index, and return it."""
-    return Registered(name, entry.pointer, _decode(entry.value))
+    """Decode the entry of the reference `name` in the registry's index, and return it.
+
+    Raises:
+        CorruptionError: the value cannot be decoded.
+        NewerFormatError: a newer release wrote the registration, with fields that are unknown here.
+    """
+    try:
+        return Registered(name, entry.pointer, _decode(entry.value))
+    except GARBLED as error:
+        raise unreadable(error, f"the registration of reference {name!r}", Registration) from error
 
 
 def expired(

@@ -88,17 +88,18 @@ def open_checked(
     return backend
 
 
-def refuse_newer_format(format: int, what: str, needs: str = "") -> None:
-    """Raise an error if the format of a store or realm is newer than `STORE_FORMAT`.
+def refuse_newer_format(format: int, what: str, needs: str = "", *, newest: int = STORE_FORMAT) -> None:
+    """Raise an error if the format of a store or realm is newer than this release can use.
 
     Args:
         what: the store or realm, for the message.
         needs: the release that can use the format, if it is known.
+        newest: the highest format that this release can use.
     Raises:
         NewerFormatError: the format is newer; the message contains the format and the release that can use it.
     """
-    if format > STORE_FORMAT:
+    if format > newest:
         release = needs or f"a release of polaris_spark that can use format {format}"
         raise NewerFormatError(
-            f"{what} has format {format}, but this release can use formats only up to {STORE_FORMAT}: use {release}"
+            f"{what} has format {format}, but this release can use formats only up to {newest}: use {release}"
         )

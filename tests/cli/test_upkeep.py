@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from polaris_spark.backends import open_backend
@@ -17,7 +16,6 @@ from polaris_spark.clock import SystemClock
 from polaris_spark.config import StoreURI
 from polaris_spark.system.realms import RealmRecord, Realms, RealmState
 from polaris_spark.system.stores import system_references
-from tests.catalog.imports.support import table_metadata, write
 from tests.cli.catalogs import make_catalog, run
 from tests.rest.client import connect
 
@@ -63,35 +61,6 @@ def test_a_realm_is_deactivated_activated_and_purged(tmp_path: Path) -> None:
     backend.close()
 
 
-def test_a_realm_of_an_earlier_release_still_works_and_one_command_upgrades_it(tmp_path: Path) -> None:
-    store, warehouse = f"sqlite://{tmp_path}/store.db", str(tmp_path / "warehouse")
-    connect(store, warehouse).session.close()
-    backend = open_backend(StoreURI.parse(store), {})
-    references = system_references(backend)
-    found = references.read("realm/default", RealmRecord)
-    assert found is not None
-    earlier = {**found.value.revisions, "table": 1, "view": 1, "unloaded": 1}
-    row = references.row(msgspec.structs.replace(found.value, revisions=earlier))
-    assert references.put("realm/default", found.version, row)
-    backend.close()
-    file = write(tmp_path / "lake" / "t", table_metadata(f"file://{tmp_path}/foreign"))
-    request = {"name": "t", "metadata-location": file}
-    client = connect(store, warehouse)
-    client.namespace("db")
-    client.create("ordinary")
-    refused = client.send("POST", "v1/namespaces/db/register", request)
-    assert refused.status == 400
-    assert "realm upgrade" in refused.error["message"]
-    client.session.close()
-    run("realm", "upgrade", store, "default")
-    client = connect(store, warehouse)
-    client.ok("POST", "v1/namespaces/db/register", request)
-    assert client.names("db") == ["ordinary", "t"]
-    client.session.close()
-    assert run("fsck", store, "--json").json == []
-    assert run("realm", "upgrade", store, "nobody").code == 2
-
-
 @pytest.mark.parametrize(
     ("state", "why"),
     [
@@ -125,12 +94,6 @@ def test_a_lost_object_is_named(tmp_path: Path) -> None:
     backend.close()
     (problem,) = run("fsck", store, "--json").json
     assert (problem["kind"], problem["key"]) == ("missing", f"{lost['id']}/0")
-
-
-def test_the_help_of_an_upgrade_warns_of_earlier_releases() -> None:
-    assert "Earlier releases must not use an upgraded realm" in " ".join(
-        run("realm", "upgrade", "--help").out.replace("│", " ").split()
-    )
 
 
 def test_a_purge_without_a_terminal_requires_yes(tmp_path: Path) -> None:

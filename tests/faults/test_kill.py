@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
-import tarfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from io import BytesIO
 from itertools import count
 from pathlib import Path
 
@@ -24,6 +21,7 @@ from tests.faults.checking import check, events
 from tests.faults.killing import has_every_kill
 from tests.faults.workers import Workers
 from tests.faults.working import STEPS
+from tests.releases import BEFORE_INTENTS, checkout, make_earlier
 from tests.servers import server_class
 from tests.sizes import TIMES
 from tests.stores import NETWORKED, SHARED, StoreOn, databases, start
@@ -108,25 +106,10 @@ def test_processes_of_a_release_without_intents_commit_beside_others(
     assert sum(made[number] for number in earlier) >= 16
 
 
-BEFORE_INTENTS = "237e7778677a"
-"""The last commit of this repository before processes carried out each other's changes."""
-
-
 @pytest.fixture
 def release_without_intents(tmp_path: Path) -> Path:
     """A checkout of `BEFORE_INTENTS`."""
-    archived = subprocess.run(
-        ["git", "archive", BEFORE_INTENTS, "polaris_spark", "tests"],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        check=False,
-    )
-    if archived.returncode:
-        pytest.skip(f"the commit {BEFORE_INTENTS} is not here: {archived.stderr.decode().strip()}")
-    checkout = tmp_path / "checkout"
-    with tarfile.open(fileobj=BytesIO(archived.stdout)) as files:
-        files.extractall(checkout, filter="data")
-    return checkout
+    return checkout(BEFORE_INTENTS, tmp_path / "checkout")
 
 
 @pytest.mark.exhaustive
@@ -135,6 +118,7 @@ def test_processes_of_the_real_release_without_intents_commit_beside_others(
     uri: str, tmp_path: Path, release_without_intents: Path, workers: Callable[..., Workers]
 ) -> None:
     some = workers(uri, 6, processes=2)
+    make_earlier(uri)
     earlier = [some.start_earlier(release_without_intents) for _ in range(2)]
     some.wait_for(8)
     some.stop()

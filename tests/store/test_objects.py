@@ -162,7 +162,7 @@ def test_an_object_without_the_newest_fields_is_written_as_the_revision_before(b
     store.write([(1, Appended("x"))])
     assert store.read([1])[1].header.revision == 1
     assert fresh(backend).get_for_rewrite(1, Appended) == Appended("x")
-    with pytest.raises(NewerFormatError, match="realm upgrade"):
+    with pytest.raises(NewerFormatError, match="polaris-spark upgrade"):
         store.write([(2, Appended("x", ("new",)))])
     upgraded = fresh(backend, {"test-appended": 2})
     upgraded.write([(2, Appended("x", ("new",))), (3, Appended("y"))])

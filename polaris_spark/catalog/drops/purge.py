@@ -80,7 +80,7 @@ def purge(catalog: Catalog, table: Table | View) -> KeptFiles:
             )
         if neighbours.overlap_by_link(every, but=table.entity_id):
             return KeptFiles(because=_OVERLAP)
-    store = catalog.references.store
+    store = catalog.references.store.for_deleting()
     itself = (store.realm, table.entity_id)
     kept = kept_places(heads, store.of_realm, but=itself, most_commits=MOST_COMMITS)
     if kept is None:

@@ -126,7 +126,7 @@ class ExpiryRun:
         self._outcomes: dict[int, ExpiryResult] = {}
         self._earlier: set[int] = set()
         """Object ids of the expired-snapshots records of earlier runs, which may have deleted some of the files."""
-        self._drops = StoreDrops((), catalog.references.store.of_realm)
+        self._drops = StoreDrops((), catalog.references.store.for_deleting().of_realm)
 
     def run(
         self,
@@ -159,7 +159,7 @@ class ExpiryRun:
             end_dropped(self._catalog.references, realm_policy(self._catalog).grace_of, self._operation)
             self._fence_other_branches()
         heads = self._heads()
-        self._drops = StoreDrops(heads, self._catalog.references.store.of_realm)
+        self._drops = StoreDrops(heads, self._catalog.references.store.for_deleting().of_realm)
         view = self._own(heads)
         wanted = None if everything else {self._entity(view, table) for table in tables}
         most = self._limits.max_tables
@@ -420,7 +420,7 @@ class ExpiryRun:
             for location in () if leftover.problem else leftover.files:
                 if leftover.deletable.grant(location) is not None:
                     holders.setdefault(location, []).append(leftover)
-        store = self._catalog.references.store
+        store = self._catalog.references.store.for_deleting()
         oldest_purge_ms = self._catalog.context.clock.now_ms() - self._grace_ms
         question = Question(holders, self._engine)
         if holders and self._check_files == "store":

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-import msgspec
-
 from polaris_spark.catalog.catalogs.references import CATALOGS
 from polaris_spark.catalog.rows import DROPPED, NAMES, CatalogRow
 from polaris_spark.clock import AHEAD_MS, iso_text
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.errors import CorruptionError, PolarisError
 from polaris_spark.ids import id_time_ms
-from polaris_spark.index import Index, IndexRoot
+from polaris_spark.index import Entry, Index, IndexRoot
 from polaris_spark.maintenance.fsck.entities import row_of
 from polaris_spark.maintenance.fsck.history import WRONG_HEAD, Root, head_faults
 from polaris_spark.maintenance.fsck.rows import (
@@ -28,14 +26,13 @@ from polaris_spark.maintenance.fsck.rows import (
 from polaris_spark.store.references import ReferenceStore
 from polaris_spark.system.lost_rows import commits_of_missing
 from polaris_spark.system.reference_reader import head_in_row
-from polaris_spark.system.registry import REFERENCES, ROOT, Registered, Registration
+from polaris_spark.system.registrations import registered_by
+from polaris_spark.system.registry import REFERENCES, ROOT, Registered
 
 UNLISTED = "unlisted-reference"
 WRONG_SEAL = "wrong-seal"
 WRONG_REGISTRATION = "wrong-registration"
 STRAY = "stray-reference"
-
-_decode = msgspec.msgpack.Decoder(Registration).decode
 
 
 class Times(NamedTuple):
@@ -139,8 +136,8 @@ class _References:
     @staticmethod
     def _registered(key: bytes, source: int, value: bytes) -> Registered | None:
         try:
-            return Registered(key.decode(), source, _decode(value))
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return registered_by(key.decode(), Entry(source, value))
+        except (CorruptionError, UnicodeDecodeError):
             return None
 
     def _check_sources(self, head: Head, root: IndexRoot, listed: Collection[Registered]) -> None:

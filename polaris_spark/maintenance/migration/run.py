@@ -168,6 +168,7 @@ class Migration:
             self._name,
             self._target.ids,
             revisions=source.revisions,
+            features=source.features,
             properties={**source.properties, **properties},
         )
 

@@ -322,7 +322,9 @@ def find_purgeable(
 
 def _known(engine: Engine, search: Search, heads: Sequence[StoreHead]) -> KnownFiles:
     own, splits = engine.reach.own, TASKS_PER_CORE * engine.parts
-    tasks = [task for head in heads for task in tasks_of(head, own.of_realm(head.realm), splits)]
+    tasks = [
+        task for head in heads for task in tasks_of(head, own.of_realm(head.realm).for_deleting(), splits)
+    ]
     return KnownFiles(engine, search.names, tasks, search.oldest_purge_ms)
 
 

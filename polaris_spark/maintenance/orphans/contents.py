@@ -8,7 +8,7 @@ from itertools import islice
 from polaris_spark.catalog.branches.store_heads import StoreHead
 from polaris_spark.catalog.drops.drops import Drop
 from polaris_spark.catalog.metadata.rows import Table, View
-from polaris_spark.catalog.rows import NAMES, TABLE, VIEW, Unloaded
+from polaris_spark.catalog.rows import NAMES, TABLE, VIEW, Unloaded, known_kind
 from polaris_spark.catalog.tables.snapshot_expiry import Levels
 from polaris_spark.errors import CorruptionError
 from polaris_spark.index.keys import decode_key
@@ -36,9 +36,7 @@ def contents_of(
     """
     names = head.reader(store).index(NAMES).range(start, end)
     kinds = (TABLE, VIEW)
-    yield from _read(
-        head, store, ((key, entry.pointer) for key, entry in names if decode_key(key).kind in kinds)
-    )
+    yield from _read(head, store, ((key, entry.pointer) for key, entry in names if known_kind(key) in kinds))
 
 
 def _read(head: StoreHead, store: ObjectStore, named: Iterator[tuple[bytes, int]]) -> Iterator[Content]:

@@ -259,7 +259,7 @@ def place_of(row: Row) -> OwnedLocation:
 
 def _contents(reach: Reach, task: KnownFilesTask, *, names: Names, oldest_purge_ms: int) -> Iterator[Row]:
     """Yield the files and locations in the metadata of a task's tables and views, with the columns of `_FIRST`."""
-    store = reach.own.of_realm(task.head.realm)
+    store = reach.own.of_realm(task.head.realm).for_deleting()
     for content in task.contents(store, oldest_purge_ms):
         needs = needs_of(content, StoredObjects(store), reach.files)
         own = (content.owner, content.strict)

@@ -79,6 +79,7 @@ def pending(heads: Iterable[StoreHead], store: ObjectStore, files: Files, *, old
         heads: heads of the branches of one catalog.
         oldest_ms: time in milliseconds since 1970. Tables that were dropped later are left to a later run.
     """
+    store = store.for_deleting()
     found: dict[tuple[int, int], tuple[StoreHead, Drop]] = {}
     done: set[tuple[int, int]] = set()
     purges = Purges([], [], [])

@@ -186,6 +186,7 @@ class Export:
             exported_ms=self._clock.now_ms(),
             store_format=record.format,
             revisions=record.revisions,
+            features=record.features,
             properties={
                 name: value
                 for name, value in record.properties.items()

@@ -40,7 +40,8 @@ from polaris_spark.maintenance.sweep import reachable
 from polaris_spark.maintenance.sweep_roots import history
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.connections import StoreConnection
-from polaris_spark.system.realms import RealmRecord, RealmState
+from polaris_spark.system.features import refuse_unknown_features
+from polaris_spark.system.realms import REALM_FORMAT, RealmRecord, RealmState
 from polaris_spark.system.stores import refuse_newer_format
 
 IMPORTING: Final = "importing-file"
@@ -115,12 +116,15 @@ class Import:
     def _realm(self) -> RealmRecord:
         """Return the realm of this import: LOADING, or ACTIVE if an earlier run only had to remove its marks."""
         header, found = self._file.header, self._realms.find(self._name)
-        refuse_newer_format(header.store_format, f"the realm in {str(self._file.path)!r}")
+        what = f"the realm in {str(self._file.path)!r}"
+        refuse_newer_format(header.store_format, what, newest=REALM_FORMAT)
+        refuse_unknown_features(header.features, what)
         if found is None:
             return self._realms.create_for_loading(
                 self._name,
                 self._target.ids,
                 revisions=header.revisions,
+                features=header.features,
                 properties={**header.properties, IMPORTING: self._file.digest},
             )
         if found.properties.get(IMPORTING) == self._file.digest:

@@ -90,6 +90,8 @@ class FileHeader(msgspec.Struct, frozen=True, kw_only=True):
     """The highest revision that writers of the realm may use, by object type."""
     properties: dict[str, str]
     """Properties of the realm's record, without those of a migration or an import."""
+    features: dict[str, str] = {}
+    """The features that writers of the realm may use: the first release that has each feature, by name."""
 
 
 class Trailer(msgspec.Struct, frozen=True, kw_only=True):
