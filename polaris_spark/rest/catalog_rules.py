@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from polaris_spark.access import securables
+from polaris_spark.access.authorizers import Securable
 from polaris_spark.access.control import AccessControl
 from polaris_spark.access.grant_changes import SetOwner
 from polaris_spark.access.rules import Rules, Subject
@@ -73,6 +74,9 @@ class CatalogRules:
     def may(self, privilege: str, row: CatalogRow | None) -> bool:
         """Whether the principal has a privilege on a catalog, or on the realm if `row` is None."""
         rules, subject = self._now()
+        if subject.delegated is not None:
+            named = Securable("realm") if row is None else Securable("catalog", row.name)
+            return subject.delegated.may(privilege, named)
         chain = (*(() if row is None else (securables.catalog(row.entity_id),)), securables.REALM)
         return subject.may(privilege, chain) or rules.owns(subject.name, privilege, chain)
 
