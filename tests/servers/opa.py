@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -33,25 +33,26 @@ def program() -> Path:
 
 
 class OpenPolicyAgent(ProcessServer):
-    """A server with one policy, which answers requests with a bearer token only."""
+    """A server with policies, which answers requests with a bearer token only."""
 
     name = "OPA"
 
-    def __init__(self, policy: str, tls: tuple[Path, Path] | None = None) -> None:
+    def __init__(self, policies: Mapping[str, str], tls: tuple[Path, Path] | None = None) -> None:
         """
         Args:
-            policy: text in Rego.
+            policies: texts in Rego, by file name.
             tls: files of the server's certificate and private key; None for HTTP.
         """
-        self._policy = policy
+        self._policies = dict(policies)
         self._tls = tls
         self.token = secrets.token_hex(16)
         super().__init__()
 
     def prepare(self) -> None:
         self._program = program()
-        (self.directory / "policy.rego").write_text(self._policy)
-        (self.directory / "system.rego").write_text(_WHO_MAY_ASK.replace("{token}", self.token))
+        self._policies["system.rego"] = _WHO_MAY_ASK.replace("{token}", self.token)
+        for name, text in self._policies.items():
+            (self.directory / name).write_text(text)
 
     def command(self) -> Sequence[str]:
         certificate = (
@@ -76,8 +77,7 @@ class OpenPolicyAgent(ProcessServer):
             "--authorization",
             "basic",
             *certificate,
-            "policy.rego",
-            "system.rego",
+            *self._policies,
         ]
 
     @property
