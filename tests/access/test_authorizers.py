@@ -10,7 +10,7 @@ import pytest
 
 from polaris_spark.access.authorizers import AuthorizerError, Question, Securable
 from polaris_spark.access.decisions import VARIABLE, Decisions
-from polaris_spark.catalog.archived_log import stored_log
+from polaris_spark.catalog.branches.archived_log import stored_log
 from polaris_spark.errors import NotFoundError
 from tests.access import authorizing
 from tests.access.authorizing import AUTHORIZERS, Deciding, Mirror
