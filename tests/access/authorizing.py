@@ -73,7 +73,7 @@ class Mirror(Deciding):
         catalog = self._session.catalog
         roles = frozenset(question.roles)
         subject = rules.subject(question.principal, catalog.context.clock.now_ms(), roles, rotating=True)
-        if one.kind == "realm":
+        if one.kind == "realm" or one.catalog != catalog.name:
             return subject.may(question.privilege, (securables.REALM,))
         if one.kind in ("catalog", "branch"):
             chain = (securables.catalog(catalog.row.entity_id), securables.REALM)
