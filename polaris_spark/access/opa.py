@@ -15,6 +15,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 import requests
+from requests.adapters import HTTPAdapter
 from urllib3.exceptions import HTTPError
 
 from polaris_spark.access.authorizers import AuthorizerError, Question, Securable
@@ -24,6 +25,8 @@ from polaris_spark.property_values import is_loopback
 
 _MAX_BYTES: Final = 2**20
 """Maximum size of an answer, in bytes."""
+_CONNECTIONS: Final = 64
+"""Maximum number of connections that stay open between calls."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab", kw_only=True):
@@ -79,6 +82,8 @@ class OpaAuthorizer:
         self._session = requests.Session()
         self._session.trust_env = False  # a netrc file would replace the token
         self._session.verify = settings.ca_file or True
+        for scheme in ("http://", "https://"):
+            self._session.mount(scheme, HTTPAdapter(pool_maxsize=_CONNECTIONS))
 
     def decide(self, question: Question, timeout_seconds: float) -> list[bool]:
         """Return for each securable of a question whether the principal has the privilege on it.
