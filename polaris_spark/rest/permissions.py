@@ -271,6 +271,13 @@ def knows_catalog(rules: Rules, subject: Subject, catalog: CatalogRow) -> bool:
     return knows_all_catalogs(subject) or rules.owner(securables.catalog(id)) == subject.name
 
 
+def known_catalogs(rules: Rules, subject: Subject, catalogs: Sequence[CatalogRow]) -> list[bool]:
+    """Return for each of some catalogs whether a principal may know that it exists."""
+    if subject.delegated is None or subject.manages_access:
+        return [knows_catalog(rules, subject, one) for one in catalogs]
+    return subject.delegated.which("CATALOG_LIST", [Securable("catalog", one.name) for one in catalogs])
+
+
 def knows_all_catalogs(subject: Subject) -> bool:
     """Whether a principal may know that any catalog of the realm exists: its roles hold a privilege on the realm that
     shows catalogs."""

@@ -102,18 +102,18 @@ def granted_to(
         catalogs: all catalogs of the realm.
         head: returns the newest commit of the branch `main` of a catalog.
     """
-    from polaris_spark.rest.permissions import knows_all_catalogs, knows_catalog
+    from polaris_spark.rest.permissions import known_catalogs, knows_all_catalogs
 
     known = None
     if not knows_all_catalogs(subject):
-        known = [one.entity_id for one in catalogs if knows_catalog(rules, subject, one)]
+        are_known = known_catalogs(rules, subject, catalogs)
+        known = [one.entity_id for one, is_known in zip(catalogs, are_known, strict=True) if is_known]
     if subject.delegated is not None:
         from polaris_spark.access.delegated_scopes import delegated_scope
 
-        names = frozenset(known or ())
-        seen = [one for one in catalogs if one.entity_id in names]
-        scope = delegated_scope(subject, realm, shown, seen, lambda row: (MAIN, head(row)), known=names)
-        return Granted(scope)
+        ids = frozenset(known or ())
+        seen = [one for one in catalogs if one.entity_id in ids]
+        return Granted(delegated_scope(subject, realm, shown, seen, lambda row: (MAIN, head(row)), known=ids))
     return Granted(scope_of(rules, subject, realm, shown, known))
 
 

@@ -123,6 +123,22 @@ def test_a_list_asks_once_about_all_its_names(world: World, given: Given) -> Non
     assert question.securables[0] == Securable("table", "polaris", "main", ("db",), "a")
 
 
+def test_the_list_of_catalogs_asks_once_about_all_of_them(world: World, given: Given, tmp_path: Path) -> None:
+    for name in ("one", "two", "three"):
+        world.root.session.catalogs.create(name, {"warehouse": str(tmp_path / name)})
+    ann = world.open(world.credentials)
+    authorizer = Deciding(
+        lambda question, one: one.catalog != "two" and question.privilege != "CATALOG_READ_PROPERTIES"
+    )
+    given(world, authorizer)
+    authorizer.questions.clear()
+    found = ann.session.catalogs.all()
+    assert [one.row.name for one in found] == ["one", "polaris", "three"]
+    assert [one.row.properties for one in found] == [{}] * 3
+    asked = [(one.privilege, len(one.securables)) for one in authorizer.questions]
+    assert asked == [("CATALOG_LIST", 4), ("CATALOG_READ_PROPERTIES", 3)]
+
+
 def test_the_authorizer_learns_the_realm_the_branch_and_the_active_roles(world: World, given: Given) -> None:
     world.root.call("create_branch", name="dev")
     authorizer = on_tables("a")
