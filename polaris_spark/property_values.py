@@ -5,6 +5,7 @@ The arguments of each parser are the property's name, which is used only in erro
 
 from __future__ import annotations
 
+import ipaddress
 import re
 
 from polaris_spark.errors import InputError
@@ -150,3 +151,13 @@ def variable_names(name: str, text: str) -> tuple[str, ...]:
             f"the prefix {REFERENCE!r}"
         )
     return names
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is `localhost` or a loopback address."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -36,12 +36,15 @@ class AccessControl:
         references: References,
         refresh_ms: int = REFRESH_MS,
         monotonic: Callable[[], float] = time.monotonic,
+        realm: str = "",
     ) -> None:
         """
         Args:
             refresh_ms: refresh period: time for which the rules are used before they are read again, in milliseconds.
             monotonic: clock, in seconds.
+            realm: name of the realm, for its authorizer.
         """
+        self.realm = realm
         self.references = references
         self.refresh_ms = refresh_ms
         self._monotonic = monotonic
@@ -72,7 +75,7 @@ class AccessControl:
             if head is None:
                 self._rules = None
             elif self._rules is None or self._rules.commit != head.head.commit:
-                self._rules = Rules(head)
+                self._rules = Rules(head, self.realm)
             period = OFF_REFRESH_MS if head is None else self.refresh_ms
             self._until = self._monotonic() + period / 1_000
             self._seen, self._answered = seen, wanted

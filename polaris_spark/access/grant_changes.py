@@ -7,13 +7,22 @@ from collections.abc import Collection
 from polaris_spark.access.changes import (
     AccessChange,
     RoleName,
+    check_new_name,
     decode_privileges,
     encode_privileges,
     find_principal_row,
     find_role_row,
 )
 from polaris_spark.access.privileges import require_known
-from polaris_spark.access.rows import CATALOG_ADMIN, GRANTS, OWNERS, SERVICE_ADMIN, principal_key
+from polaris_spark.access.rows import (
+    AUTHORIZER,
+    AUTHORIZER_KEY,
+    CATALOG_ADMIN,
+    GRANTS,
+    OWNERS,
+    SERVICE_ADMIN,
+    principal_key,
+)
 from polaris_spark.access.securables import branch_of, catalog_of
 from polaris_spark.catalog.rows import id_bytes
 from polaris_spark.clock import Clock
@@ -106,6 +115,37 @@ class SetOwner(AccessChange[None]):
 
     def repeat(self, state: State, entries: list[LogEntry]) -> None:
         return None
+
+
+class SetAuthorizer(AccessChange[str | None]):
+    """Set or remove the authorizer of the realm (`access.authorizers`), and return the name of the earlier one."""
+
+    action = "set-authorizer"
+
+    def __init__(self, clock: Clock, operation: Operation, name: str | None) -> None:
+        """
+        Args:
+            name: name of the authorizer in the settings; None to let grants and ownership decide.
+        """
+        super().__init__(clock, operation)
+        if name is not None:
+            check_new_name(name, "authorizer")
+        self.name = name
+
+    def apply(self, state: State, prepared: int) -> str | None:
+        found = state.lookup(AUTHORIZER, AUTHORIZER_KEY)
+        before = None if found is None else found.value.decode()
+        if before != self.name:
+            if self.name is None:
+                state.remove(AUTHORIZER, AUTHORIZER_KEY)
+            else:
+                state.put(AUTHORIZER, AUTHORIZER_KEY, Entry(value=self.name.encode()))
+            summary = {"authorizer": self.name or "", "before": before or ""}
+            self.record(state, prepared, 0, AUTHORIZER_KEY, summary=summary)
+        return before
+
+    def repeat(self, state: State, entries: list[LogEntry]) -> str | None:
+        return entries[-1].summary.get("before") or None
 
 
 class BeginBranch(AccessChange[None]):

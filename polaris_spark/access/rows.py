@@ -10,6 +10,7 @@
 | `grants` | securable (`access.securables`), id of the role (8 bytes) | | names of privileges, separated by commas |
 | `token-keys` | `entry_key((), b"k", id)` | `TokenKey` | entity id |
 | `owners` | securable: a catalog or branch | | name of the principal |
+| `authorizer` | `AUTHORIZER_KEY` | | name of the authorizer (`access.authorizers`) |
 
 A dropped principal keeps its row, in the state `dropped` and without secrets. So no other principal can get its name,
 and the names in the log and of owners stay unambiguous.
@@ -34,12 +35,15 @@ ASSIGNMENTS: Final = "assignments"
 GRANTS: Final = "grants"
 
 TOKEN_KEYS: Final = "token-keys"
+AUTHORIZER: Final = "authorizer"
 
 PRINCIPAL_KIND: Final = b"p"
 PRINCIPAL_ROLE_KIND: Final = b"r"
 CATALOG_ROLE_KIND: Final = b"a"
 
 TOKEN_KEY_KIND: Final = b"k"
+
+AUTHORIZER_KEY: Final = entry_key((), b"z", "authorizer")
 
 SERVICE_ADMIN: Final = "service_admin"
 """Name of the principal role that has all privileges on the realm. It exists in every realm with access control."""

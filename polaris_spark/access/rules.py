@@ -4,6 +4,10 @@
 A principal may do something if one of its active roles holds the needed privilege, or one that implies it, on the
 securable or on any securable above it; or if the principal owns the securable or one above it. Above a table or view
 are its namespaces, the branch, the catalog and the realm. There are only grants, and no denials.
+
+If the realm has an authorizer (`access.authorizers`), it decides instead: grants and ownership then allow nothing. The
+only exception is that a principal whose grants include `SERVICE_MANAGE_ACCESS` on the realm may always open a catalog
+and replace the authorizer (`Subject.manages_access`).
 """
 
 from __future__ import annotations
@@ -12,10 +16,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from polaris_spark.access import securables
+from polaris_spark.access.decisions import Delegated
 from polaris_spark.access.privileges import ALL, implied
 from polaris_spark.access.reading import list_roles
 from polaris_spark.access.rows import (
     ASSIGNMENTS,
+    AUTHORIZER,
+    AUTHORIZER_KEY,
     CATALOG_ADMIN,
     GRANTS,
     OWNERS,
@@ -40,8 +47,26 @@ create a branch could read all tables."""
 class Subject:
     """A principal, the roles that are active for a request, and the privileges that these roles hold."""
 
-    def __init__(self, principal: Principal, roles: Mapping[int, Held], names: Mapping[int, str]) -> None:
+    def __init__(
+        self,
+        principal: Principal,
+        roles: Mapping[int, Held],
+        names: Mapping[int, str],
+        delegated: Delegated | None = None,
+    ) -> None:
+        """
+        Args:
+            roles: what the active roles hold, by entity id.
+            names: names of the active roles, by entity id.
+            delegated: the decisions of the realm's authorizer; None if the realm has none.
+        """
         self.principal = principal
+        self.delegated = delegated
+        """If this is not None, it decides, and `held` is empty."""
+        self.manages_access = any(
+            "SERVICE_MANAGE_ACCESS" in held.get(securables.REALM, ()) for held in roles.values()
+        )
+        """Whether the roles are granted `SERVICE_MANAGE_ACCESS` on the realm, even if an authorizer decides."""
         self.is_always_active = (
             principal.state == "active" and not principal.expires and not principal.must_rotate
         )
@@ -55,7 +80,7 @@ class Subject:
         """Cache of requests that are allowed on a commit. They are not checked again on that commit."""
         self.catalogs: set[int] = set()
         """Entity ids of the catalogs in which the roles hold a privilege."""
-        for held in roles.values():
+        for held in roles.values() if delegated is None else ():
             for securable, privileges in held.items():
                 there = self.held.get(securable)
                 self.held[securable] = privileges if there is None else there | privileges
@@ -105,8 +130,16 @@ class Reason(NamedTuple):
 class Rules:
     """The rules in one commit of the reference `access`. Immutable, apart from a cache of subjects."""
 
-    def __init__(self, head: CommitReader) -> None:
+    def __init__(self, head: CommitReader, realm: str = "") -> None:
+        """
+        Args:
+            realm: name of the realm, for its authorizer.
+        """
         self.head = head
+        self.realm = realm
+        authorizer = head.index(AUTHORIZER).get(AUTHORIZER_KEY)
+        self.authorizer = None if authorizer is None else authorizer.value.decode()
+        """Name of the authorizer that decides; None if grants and ownership decide."""
         self.commit = head.head.commit
         """Id of the commit."""
         pointers = [entry.pointer for _, entry in head.index(PRINCIPALS).range()]
@@ -169,11 +202,18 @@ class Rules:
                 principal,
                 {id: self._held_by(id) for id in active},
                 {id: self.roles[id].name for id in active},
+                self._delegated(principal, active),
             )
             if len(self._subjects) >= 10_000:
                 self._subjects.clear()
             self._subjects[key] = found
         return found
+
+    def _delegated(self, principal: Principal, active: Collection[int]) -> Delegated | None:
+        if self.authorizer is None:
+            return None
+        names = [self.roles[id].name for id in active if isinstance(self.roles[id], PrincipalRole)]
+        return Delegated(self.authorizer, self.realm, principal.name, names)
 
     def _active(self, principal: Principal, roles: Collection[str] | None) -> list[int]:
         found: dict[int, None] = {}
@@ -215,7 +255,7 @@ class Rules:
 
     def owns(self, name: str, privilege: str, chain: Chain) -> bool:
         """Whether a principal has a privilege because it owns the catalog or branch in a chain."""
-        if not self._owners:
+        if not self._owners or self.authorizer is not None:
             return False
         for securable in chain:
             if self._owners.get(securable) == name:
@@ -228,7 +268,7 @@ class Rules:
         """Return the catalogs and branches that a principal owns, each with the privileges that the ownership gives,
         including implied ones."""
         found = []
-        for securable, owner in self._owners.items():
+        for securable, owner in self._owners.items() if self.authorizer is None else ():
             if owner == name:
                 own = _BRANCH_PRIVILEGES if securables.branch_of(securable) is not None else ALL
                 found.append((securable, implied(own)))

@@ -35,7 +35,7 @@ SHOWS_CHANGES: Final[Needs] = (
 
 _ON: Final = {NAMESPACE: On.NAMESPACE, TABLE: On.TABLE, VIEW: On.VIEW, CATALOG: On.CATALOG}
 
-_READS_VIEW: Final = "VIEW_READ_PROPERTIES"
+READS_VIEW: Final = "VIEW_READ_PROPERTIES"
 """Privilege on a materialized view that also shows its storage table."""
 
 
@@ -52,6 +52,9 @@ class Scope(NamedTuple):
     """Entity ids of the catalogs whose names the principal may know; None for all."""
     entities: frozenset[bytes]
     """Namespaces, tables and views on which the principal's roles hold any privilege."""
+    is_exact: bool = False
+    """Whether an authorizer decided about each namespace, table and view. Then nothing follows from privileges on what
+    contains it, and from ownership."""
 
     def may(self, privilege: str, chain: Iterable[bytes]) -> bool:
         """Whether the principal holds a privilege on any securable of a chain."""
@@ -82,7 +85,7 @@ def scope_of(
         shown: the privileges that show rows.
         catalogs: entity ids of the catalogs that the principal may know; None for all.
     """
-    wanted = {READS_ALL, _READS_VIEW, *(need.privilege for need in shown)}
+    wanted = {READS_ALL, READS_VIEW, *(need.privilege for need in shown)}
     held = {name: {one for one, some in subject.held.items() if name in some} for name in wanted}
     for securable, owned in rules.owned_by(subject.name):
         for name in wanted & owned:
@@ -176,13 +179,15 @@ class Sight:
         known = self._known.get((privilege, entity_id))
         if known is None:
             known = self._scope.may(privilege, (securables.entity(self._catalog, entity_id),))
-            if not known and self._newest is not None:
+            if not known and self._newest is not None and not self._scope.is_exact:
                 owner = self._newest.index(OWNERS).get(id_bytes(entity_id))
                 known = owner is not None and owner.value.decode() == self._scope.principal
             self._known[(privilege, entity_id)] = known
         return known
 
     def _within_path(self, privilege: str, path: tuple[str, ...]) -> bool:
+        if self._scope.is_exact:
+            return False
         known = self._within.get((privilege, path))
         if known is None:
             known = self._within[(privilege, path)] = self._reaches(privilege, path)
@@ -211,7 +216,7 @@ class Sight:
         if names.get(entry_key(path[:-1], NAMESPACE, path[-1])) is not None:
             return False
         view = names.get(entry_key(path[:-1], VIEW, path[-1]))
-        return view is not None and self.may(_READS_VIEW, path[:-1], VIEW, path[-1], id_from(view.value))
+        return view is not None and self.may(READS_VIEW, path[:-1], VIEW, path[-1], id_from(view.value))
 
 
 def privilege_for(shown: Needs, kind: bytes) -> str | None:

@@ -304,7 +304,7 @@ def _run_on_realm(
     with open_store(store, options=properties.store_options) as opened:
         references = opened.writable_realm(realm)
         context = Context.of_realm(references.clock, properties)
-        access = AccessControl(references)
+        access = AccessControl(references, realm=realm)
         login = logged_in(properties, access, os_user())
         catalogs = realm_catalogs(references, context, Operation(b"", login.name), access, login.roles)
         return list(procedure.on_realm(catalogs, given))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from polaris_spark.access.delegated_scopes import delegated_scope
 from polaris_spark.access.needs import Need, On
 from polaris_spark.access.scopes import SHOWS_CHANGES, Sight, privilege_for, scope_of, sees_change
 from polaris_spark.catalog.branches.archived_log import ArchivedCommit
@@ -85,7 +86,13 @@ def _shows(
         return None
     id, store = catalog.row.entity_id, catalog.references.store
     subject = rules.subject(caller.principal, catalog.references.clock.now_ms(), caller.roles)
-    scope = scope_of(rules, subject, store.realm, SHOWS_CHANGES, None)
+    if subject.delegated is None:
+        scope = scope_of(rules, subject, store.realm, SHOWS_CHANGES, None)
+    else:
+        here = [catalog.row]
+        scope = delegated_scope(
+            subject, store.realm, SHOWS_CHANGES, here, lambda _: (catalog.branch, head), known=None
+        )
     if scope.sees_all_of(id):
         return None
     now = Sight(scope, id, catalog.branch, head, head)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from polaris_spark.access.needs import OPEN, Need, On
 from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.catalog.catalogs.catalogs import current_row
-from polaris_spark.catalog.catalogs.references import CATALOGS, catalogs_in
+from polaris_spark.catalog.catalogs.references import CATALOGS, catalogs_in, head_name
 from polaris_spark.errors import NoSuchViewError, NotFoundError
 from polaris_spark.extension.messages import PlanRequest, ViewOptions, ViewResponse, ViewsResponse
 from polaris_spark.rest.access import Role
@@ -108,8 +108,16 @@ def _granted(request: Request, options: dict[str, str]) -> Granted | None:
         return Granted(None)
     subject = rules.subject(caller.principal, session.connection.clock.now_ms(), caller.roles)
     instance = session.catalog.references.store.realm
-    catalogs = catalogs_in(session.catalog.references.read(CATALOGS))
-    return granted_to(rules, subject, instance, VIEWS[options["view"]].shown, catalogs)
+    references = session.catalog.references
+    catalogs = catalogs_in(references.read(CATALOGS))
+    return granted_to(
+        rules,
+        subject,
+        instance,
+        VIEWS[options["view"]].shown,
+        catalogs,
+        lambda row: references.read(head_name(row)),
+    )
 
 
 def _is_own(session: Session, given: dict[str, str]) -> bool:

@@ -50,6 +50,9 @@ _MANAGES = (
         why="CATALOG_MANAGE_ACCESS on the securable or above, or ownership; SERVICE_MANAGE_ACCESS for the realm",
     ),
 )
+_MANAGES_AUTHORIZER = (
+    Need("", On.OWN, why="a grant of SERVICE_MANAGE_ACCESS on the realm, whatever the authorizer says"),
+)
 _OF_ROLES = (
     Need(
         "",
@@ -69,6 +72,20 @@ def _procedure(
 
 
 PROCEDURES = (
+    _procedure(
+        "set_authorizer",
+        "Let an external authorizer decide in this realm, in place of grants and ownership.",
+        (
+            Parameter(
+                "name",
+                "STRING",
+                "name of the authorizer in the settings of each process; by default, grants and ownership decide again",
+            ),
+        ),
+        (Column("before", "STRING"), Column("authorizer", "STRING")),
+        run=_lazily("set_authorizer"),
+        needs=_MANAGES_AUTHORIZER,
+    ),
     _procedure(
         "grant",
         "Grant privileges to a role.",

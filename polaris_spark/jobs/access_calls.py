@@ -178,8 +178,8 @@ def show_grants(call: Call, arguments: Arguments) -> Rows:
     catalog = permissions.catalog.row.entity_id
     wanted = role_of(call, arguments["role"]) if "role" in arguments else None
     describe = Describer(permissions)
-    on_realm = subject.may("SERVICE_MANAGE_ACCESS", (securables.REALM,))
-    in_catalog = subject.may("CATALOG_MANAGE_ACCESS", (securables.catalog(catalog), securables.REALM))
+    on_realm = permissions.holds("SERVICE_MANAGE_ACCESS", (securables.REALM,))
+    in_catalog = permissions.holds("CATALOG_MANAGE_ACCESS", (securables.catalog(catalog), securables.REALM))
     for id, role in sorted(rules.roles.items(), key=lambda item: rules.describe_role(item[0])):
         is_catalogs = getattr(role, "catalog", None)
         if is_catalogs not in (None, catalog):
@@ -233,6 +233,10 @@ def who_can(call: Call, arguments: Arguments) -> Rows:
     for name, principal in sorted(permissions.rules.principals.items()):
         if not principal.is_active(now):
             continue
+        if permissions.rules.authorizer is not None:
+            if _allows(_as(permissions, name), target, privilege):
+                yield (name, f"authorizer {permissions.rules.authorizer}", None, target.described)
+            continue
         subject = permissions.rules.subject(name, now, rotating=True)
         reasons = permissions.rules.reasons(subject, privilege, target.chain)
         for reason in reasons:
@@ -245,6 +249,12 @@ def _as(permissions: Permissions, name: str) -> Permissions:
     now = permissions.catalog.context.clock.now_ms()
     subject = permissions.rules.subject(name, now, rotating=True)
     return Permissions(permissions.rules, subject, permissions.catalog, permissions.head, permissions.newest)
+
+
+def _allows(permissions: Permissions, target: Target, privilege: str) -> bool:
+    if target.named is not None:
+        return permissions.may(privilege, permissions.place(target.named))
+    return permissions.holds(privilege, target.chain)
 
 
 def _owner_allows(permissions: Permissions, target: Target, privilege: str) -> bool:
@@ -270,6 +280,11 @@ def explain(call: Call, arguments: Arguments) -> Rows:
         if name not in own.rules.principals:
             raise NotFoundError(f"there is no principal {name!r}")
     permissions = _as(own, name) if name != own.subject.name else own
+    if permissions.rules.authorizer is not None:
+        answer = "allowed" if _allows(permissions, target, privilege) else "refused"
+        yield (answer, f"{privilege} on {target.described} for principal {name}", None)
+        yield ("because", f"the authorizer {permissions.rules.authorizer} of this realm decides so", None)
+        return
     describe = Describer(permissions)
     reasons = permissions.rules.reasons(permissions.subject, privilege, target.chain)
     is_owner = _owner_allows(permissions, target, privilege)
@@ -485,8 +500,8 @@ def show_roles(call: Call, _: Arguments) -> Iterator[tuple[Any, ...]]:
     catalog = permissions.catalog.row
     names = {row.entity_id: row.name for row in rules.principals.values()}
     names |= {id: role.name for id, role in rules.roles.items()}
-    sees_all = subject.may("PRINCIPAL_ROLE_LIST", (securables.REALM,))
-    in_catalog = subject.may(
+    sees_all = permissions.holds("PRINCIPAL_ROLE_LIST", (securables.REALM,))
+    in_catalog = permissions.holds(
         "CATALOG_MANAGE_ACCESS", (securables.catalog(catalog.entity_id), securables.REALM)
     )
     for one in rules.principal_roles():
@@ -497,6 +512,22 @@ def show_roles(call: Call, _: Arguments) -> Iterator[tuple[Any, ...]]:
         if in_catalog or two.entity_id in subject.role_names:
             holders = sorted(names[id] for id in rules.holders_of(two.entity_id) if id in names)
             yield (f"{catalog.name}.{two.name}", "catalog role", ", ".join(holders) if in_catalog else None)
+
+
+def set_authorizer(call: Call, arguments: Arguments) -> Rows:
+    from polaris_spark.access.authorizers import Securable
+    from polaris_spark.access.decisions import Delegated
+    from polaris_spark.access.grant_changes import SetAuthorizer
+
+    permissions = permissions_of(call)
+    rules, subject, name = permissions.rules, permissions.subject, arguments.get("name")
+    if not subject.manages_access:  # an authorizer does not decide about this
+        raise ForbiddenError(
+            f"principal {subject.name!r} needs a grant of SERVICE_MANAGE_ACCESS on the realm to change its authorizer"
+        )
+    if name is not None:  # refuse an authorizer that cannot be asked here
+        Delegated(name, rules.realm, subject.name, ()).may("SERVICE_MANAGE_ACCESS", Securable("realm"))
+    return [(changed(call, SetAuthorizer, name), name)]
 
 
 def set_owner(call: Call, arguments: Arguments) -> Rows:

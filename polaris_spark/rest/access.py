@@ -3,7 +3,6 @@ transports."""
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from polaris_spark.catalog.entities.listing import Keep
 from polaris_spark.commit_notes import Notes
 from polaris_spark.errors import ForbiddenError, NotAuthorizedError
 from polaris_spark.names import is_transaction
+from polaris_spark.property_values import is_loopback as is_loopback
 from polaris_spark.rest.permissions import (
     Permissions,
     check,
@@ -149,7 +149,12 @@ def authorize(
     if is_open(needs):
         return catalog.owning(), None
     head = catalog.head()
-    is_checked_once = key is not None and not catalog.is_fixed and not is_transaction(catalog.branch)
+    is_checked_once = (
+        key is not None
+        and subject.delegated is None
+        and not catalog.is_fixed
+        and not is_transaction(catalog.branch)
+    )
     known = (key, catalog.reference, head.head.commit) if is_checked_once else None
     if known is not None and known in subject.allowed:
         return catalog.beginning_at(head), None
@@ -197,13 +202,3 @@ def _declared(needs: Needs) -> _Declared:
 
 
 _WITHOUT_NAMES = frozenset((On.NOTHING, On.PROCEDURE, On.OWN, On.KNOWN_CATALOG))
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is `localhost` or a loopback address."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

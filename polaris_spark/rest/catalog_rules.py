@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from polaris_spark.access import securables
+from polaris_spark.access.authorizers import Securable
 from polaris_spark.access.control import AccessControl
 from polaris_spark.access.grant_changes import SetOwner
 from polaris_spark.access.rules import Rules, Subject
@@ -11,7 +14,7 @@ from polaris_spark.catalog.entities.entities import Context
 from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.clock import Clock
 from polaris_spark.commits.change import Operation
-from polaris_spark.rest.permissions import forbidden, knows_catalog
+from polaris_spark.rest.permissions import forbidden, known_catalogs
 from polaris_spark.system.registry import References
 
 
@@ -66,20 +69,29 @@ class CatalogRules:
         Raises:
             ForbiddenError: the principal lacks the privilege.
         """
-        if not self.may(privilege, row):
+        if not all(self.may(privilege, [row])):
             described = "the realm" if row is None else f"catalog {row.name}"
             raise forbidden(self._now()[1], privilege, described)
 
-    def may(self, privilege: str, row: CatalogRow | None) -> bool:
-        """Whether the principal has a privilege on a catalog, or on the realm if `row` is None."""
+    def may(self, privilege: str, rows: Sequence[CatalogRow | None]) -> list[bool]:
+        """Return for each of some catalogs whether the principal has a privilege on it; None stands for the realm."""
         rules, subject = self._now()
-        chain = (*(() if row is None else (securables.catalog(row.entity_id),)), securables.REALM)
-        return subject.may(privilege, chain) or rules.owns(subject.name, privilege, chain)
+        if subject.delegated is not None:
+            named = [Securable("realm") if row is None else Securable("catalog", row.name) for row in rows]
+            return subject.delegated.which(privilege, named)
+        chains = [
+            (*(() if row is None else (securables.catalog(row.entity_id),)), securables.REALM) for row in rows
+        ]
+        return [
+            subject.may(privilege, chain) or rules.owns(subject.name, privilege, chain) for chain in chains
+        ]
 
-    def sees(self, row: CatalogRow) -> bool:
-        """Whether the principal may know that a catalog exists."""
+    def sees(self, rows: Sequence[CatalogRow]) -> list[bool]:
+        """Return for each of some catalogs whether the principal may know that it exists."""
         rules, subject = self._now(rotating=self._rotating)
-        return subject.principal.must_rotate or knows_catalog(rules, subject, row)
+        if subject.principal.must_rotate:
+            return [True] * len(rows)
+        return known_catalogs(rules, subject, rows)
 
     def own(self, row: CatalogRow) -> None:
         """Make the principal the owner of a catalog that it has created."""

@@ -206,7 +206,8 @@ def access_of(
     """Return the access control of a realm. All sessions of this process with the same store and refresh period share
     one object."""
     return connection.shared(
-        (AccessControl, realm.instance, refresh_ms), lambda: AccessControl(references, refresh_ms)
+        (AccessControl, realm.instance, refresh_ms),
+        lambda: AccessControl(references, refresh_ms, realm=realm.name),
     )
 
 

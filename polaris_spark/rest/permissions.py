@@ -3,6 +3,9 @@
 A name that the caller may not see gets the same answer as a name that does not exist. A caller sees a table or view if
 it has a table or view privilege on it or on anything above it. It also sees each namespace that contains something on
 which it has a privilege.
+
+If the realm has an authorizer (`access.authorizers`), it is asked instead. It is asked about the names that entities
+have in the newest commit of the branch, or in the state of the request if they do not exist there any more.
 """
 
 from __future__ import annotations
@@ -11,6 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from polaris_spark.access import securables
+from polaris_spark.access.authorizers import Securable
+from polaris_spark.access.decisions import Delegated
+from polaris_spark.access.delegated_scopes import KINDS, LISTS, named_in
 from polaris_spark.access.needs import REFERENCED_BY, Asked, Need, Needs, On
 from polaris_spark.access.places import Place, base_of, owners_of, place_of, place_of_id
 from polaris_spark.access.privileges import SEES_NAMESPACE, SEES_TABLE, SEES_VIEW
@@ -38,7 +44,6 @@ from polaris_spark.rest.messages import decode
 
 NOTHING_ASKED = Asked({}, {}, None)
 
-_KINDS = {NAMESPACE: "namespace", TABLE: "table", VIEW: "view"}
 _SEES = {NAMESPACE: SEES_NAMESPACE, TABLE: SEES_TABLE, VIEW: SEES_VIEW}
 
 
@@ -55,7 +60,7 @@ class Named(NamedTuple):
     @property
     def described(self) -> str:
         """The kind and the name, such as `table db.t`."""
-        return f"{_KINDS[self.kind]} {self}" if self.namespace else "the catalog"
+        return f"{KINDS[self.kind]} {self}" if self.namespace else "the catalog"
 
     def missing(self) -> PolarisError:
         """Return the error for a name that does not exist. The routes raise the same error."""
@@ -97,6 +102,9 @@ class Permissions:
 
     def may(self, privilege: str, place: Place) -> bool:
         """Whether the principal holds a privilege on a place or on anything above it, or owns one of these."""
+        delegated = self.subject.delegated
+        if delegated is not None:
+            return self._delegated(delegated, privilege, place)
         if self.subject.may(privilege, place.chain):
             return True
         if place.view is not None and _of_storage(privilege):
@@ -105,8 +113,39 @@ class Permissions:
                 return True
         return self.owns(privilege, place)
 
+    def _delegated(self, delegated: Delegated, privilege: str, place: Place) -> bool:
+        """Whether the authorizer gives the principal a privilege on a place."""
+        securable = self._securable(place.entities, place.chain)
+        is_read_by_view = place.view is not None and _of_storage(privilege)
+        if is_read_by_view and delegated.may("VIEW_READ_PROPERTIES", securable):
+            return True
+        return delegated.may(LISTS.get(privilege, privilege), securable)
+
+    def _securable(self, entities: Sequence[int], chain: Sequence[bytes]) -> Securable:
+        """Return the names of the first of some entities that exists; if none exists, those of the branch, catalog or
+        realm in a chain."""
+        base = next(one for one in chain if securables.entity_of(one) is None)
+        branch, catalog = securables.branch_of(base) or "", self.catalog.row
+        for id in entities:
+            found = named_in((self.newest, self.head), catalog.name, branch, id)
+            if found is not None:
+                return found
+        if base == securables.REALM:
+            return Securable("realm")
+        if securables.catalog_of(base) != catalog.entity_id:
+            raise ForbiddenError("only a session of the catalog can use privileges on it")
+        return Securable("branch" if branch else "catalog", catalog.name, branch)
+
+    def holds(self, privilege: str, chain: Sequence[bytes]) -> bool:
+        """Whether the principal's roles hold a privilege on a branch, the catalog or the realm, or on one above it."""
+        if self.subject.delegated is not None:
+            return self.subject.delegated.may(privilege, self._securable((), chain))
+        return self.subject.may(privilege, chain)
+
     def owns(self, privilege: str, place: Place) -> bool:
         """Whether the principal has a privilege because it owns a place or something above it."""
+        if self.subject.delegated is not None:
+            return False
         name = self.subject.name
         if name in self.owners(place):
             return True
@@ -138,6 +177,8 @@ class Permissions:
             reader: the commit that is listed.
             listed: keys in the index `names`, with the entity ids.
         """
+        if self.subject.delegated is not None:
+            return self._keep_delegated(self.subject.delegated, listed)
         found = []
         owners = owners_of(self.newest, [id for _, id in listed])
         for (key, id), owner in zip(listed, owners, strict=True):
@@ -145,6 +186,17 @@ class Permissions:
             own = self.subject.held.get(self._entity(id), ())
             on_the_way = kind == NAMESPACE and (*path, name) in self.ways
             found.append(_SEES[kind] in own or owner == self.subject.name or on_the_way)
+        return found
+
+    def _keep_delegated(self, delegated: Delegated, listed: Sequence[tuple[bytes, int]]) -> list[bool]:
+        chain = base_of(self.catalog)
+        kinds = [decode_key(key).kind for key, _ in listed]
+        found = [False] * len(listed)
+        for kind, mark in _SEES.items():
+            places = [at for at, one in enumerate(kinds) if one == kind]
+            asked = [self._securable((listed[at][1],), chain) for at in places]
+            for at, is_seen in zip(places, delegated.which(LISTS[mark], asked), strict=True):
+                found[at] = is_seen
         return found
 
     def _entity(self, id: int) -> bytes:
@@ -183,9 +235,7 @@ class Permissions:
         Raises:
             ForbiddenError: the principal lacks the privilege.
         """
-        if not self.subject.may(privilege, chain) and not self.rules.owns(
-            self.subject.name, privilege, chain
-        ):
+        if not self.holds(privilege, chain) and not self.rules.owns(self.subject.name, privilege, chain):
             raise forbidden(self.subject, privilege, described)
         self.add(privilege, Place(tuple(chain), exists=True, entities=()), described)
 
@@ -211,10 +261,21 @@ def require_again(permissions: Permissions, transaction: Transaction) -> None:
 def knows_catalog(rules: Rules, subject: Subject, catalog: CatalogRow) -> bool:
     """Whether a principal may know that a catalog exists: its roles hold a privilege in the catalog, or a privilege on
     the realm that shows catalogs, or the principal owns the catalog."""
+    if subject.delegated is not None:
+        return subject.manages_access or subject.delegated.may(
+            "CATALOG_LIST", Securable("catalog", catalog.name)
+        )
     id = catalog.entity_id
     if id in subject.catalogs:
         return True
     return knows_all_catalogs(subject) or rules.owner(securables.catalog(id)) == subject.name
+
+
+def known_catalogs(rules: Rules, subject: Subject, catalogs: Sequence[CatalogRow]) -> list[bool]:
+    """Return for each of some catalogs whether a principal may know that it exists."""
+    if subject.delegated is None or subject.manages_access:
+        return [knows_catalog(rules, subject, one) for one in catalogs]
+    return subject.delegated.which("CATALOG_LIST", [Securable("catalog", one.name) for one in catalogs])
 
 
 def knows_all_catalogs(subject: Subject) -> bool:
@@ -226,6 +287,11 @@ def knows_all_catalogs(subject: Subject) -> bool:
 
 def forbidden(subject: Subject, privilege: str, described: str) -> ForbiddenError:
     """Return the error for a missing privilege on something that the principal may see."""
+    if subject.delegated is not None:
+        return ForbiddenError(
+            f"principal {subject.name!r} needs the privilege {privilege} on {described}; the authorizer "
+            f"{subject.delegated.authorizer!r} of this realm does not allow it"
+        )
     return ForbiddenError(
         f"principal {subject.name!r} needs the privilege {privilege} on {described}; none of its active roles holds it "
         "there or above (explain_access shows why)"
@@ -412,7 +478,7 @@ def _may_list(permissions: Permissions, need: Need, asked: Asked) -> bool:
     else:
         named = Named(namespace_in(asked.params["namespace"]))
     place = permissions.place(named)
-    if permissions.may(_SEES[_LISTED_KIND[need.on]], place):
+    if permissions.subject.delegated is None and permissions.may(_SEES[_LISTED_KIND[need.on]], place):
         return True
     if named.namespace and not permissions.sees(named, place):
         raise named.missing()

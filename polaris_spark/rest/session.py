@@ -162,7 +162,7 @@ class Session:
         rules = self.access.rules()
         if rules is None:
             return None
-        if not self.is_verified:
+        if not self.is_verified or rules.authorizer is not None:
             return object()
         principal = rules.principals.get(self.principal)
         is_active = principal is not None and principal.is_active(self.connection.clock.now_ms())

@@ -5,14 +5,17 @@ Modules of access control are imported only for realms that have it, because imp
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from polaris_spark.access.needs import Needs
 from polaris_spark.access.scopes import Scope, scope_of
 from polaris_spark.catalog.catalogs.references import ACCESS
 from polaris_spark.clock import SystemClock
+from polaris_spark.commits.state import CommitReader
 from polaris_spark.config import Secret
 from polaris_spark.errors import NotAuthorizedError, RealmStateError, ReferenceGoneError
+from polaris_spark.names import MAIN
 from polaris_spark.spark.realm_reader import ReadStore, RealmReader
 
 if TYPE_CHECKING:
@@ -73,11 +76,23 @@ class Login:
             parsed = Credentials.parse(self._credential.reveal(), "the option 'credential'")
             self._known, _ = authenticate(rules.head, parsed.client_id, parsed.secret.reveal(), now)
         subject = rules.subject(self._known.name, now)
-        return granted_to(rules, subject, realm.record.instance, shown, realm.catalogs())
+        return granted_to(
+            rules,
+            subject,
+            realm.record.instance,
+            shown,
+            realm.catalogs(),
+            lambda row: realm.open(realm.branch(row, MAIN)),
+        )
 
 
 def granted_to(
-    rules: Rules, subject: Subject, realm: str, shown: Needs, catalogs: list[CatalogRow]
+    rules: Rules,
+    subject: Subject,
+    realm: str,
+    shown: Needs,
+    catalogs: list[CatalogRow],
+    head: Callable[[CatalogRow], CommitReader],
 ) -> Granted:
     """Return what a principal may see in a view.
 
@@ -85,12 +100,20 @@ def granted_to(
         realm: instance id of the realm.
         shown: the declaration of the view (`SystemView.shown`).
         catalogs: all catalogs of the realm.
+        head: returns the newest commit of the branch `main` of a catalog.
     """
-    from polaris_spark.rest.permissions import knows_all_catalogs, knows_catalog
+    from polaris_spark.rest.permissions import known_catalogs, knows_all_catalogs
 
     known = None
     if not knows_all_catalogs(subject):
-        known = [one.entity_id for one in catalogs if knows_catalog(rules, subject, one)]
+        are_known = known_catalogs(rules, subject, catalogs)
+        known = [one.entity_id for one, is_known in zip(catalogs, are_known, strict=True) if is_known]
+    if subject.delegated is not None:
+        from polaris_spark.access.delegated_scopes import delegated_scope
+
+        ids = frozenset(known or ())
+        seen = [one for one in catalogs if one.entity_id in ids]
+        return Granted(delegated_scope(subject, realm, shown, seen, lambda row: (MAIN, head(row)), known=ids))
     return Granted(scope_of(rules, subject, realm, shown, known))
 
 
@@ -115,5 +138,5 @@ def _rules_of(realm: RealmReader) -> Rules | None:
         from polaris_spark.access.rules import Rules
 
         _rules.clear()
-        found = _rules[key] = Rules(realm.open(head))
+        found = _rules[key] = Rules(realm.open(head), realm.record.name)
     return found

@@ -256,9 +256,14 @@ def test_every_route_that_needs_something_has_a_case(world: World) -> None:
 def test_routes_are_allowed_exactly_where_the_declarations_say(
     world: World, ann: User, privilege: str
 ) -> None:
+    assert wrong_routes(world, ann, privilege) == []
+
+
+def wrong_routes(world: World, ann: User, privilege: str) -> list[Any]:
+    """Grant only one privilege, and return the requests that are allowed or refused against the declarations."""
     world.revoke_all()
     world.grant([privilege])
-    wrong = []
+    wrong: list[Any] = []
     for case in cases_of(world):
         expected = allows(case, privilege)
         status, body = ann.send(case.method, case.path, case.body, case.query)
@@ -269,7 +274,7 @@ def test_routes_are_allowed_exactly_where_the_declarations_say(
         allowed = status not in (401, 403) and not hidden
         if allowed is not expected:
             wrong.append((case.method, case.path, case.query, status, body, expected))
-    assert wrong == []
+    return wrong
 
 
 HIDDEN = ("does not exist: db", "there is no catalog here")
@@ -315,13 +320,18 @@ def arguments_of(name: str) -> JSON:
 def test_procedures_are_allowed_exactly_where_the_declarations_say(
     world: World, ann: User, privilege: str
 ) -> None:
+    assert wrong_procedures(world, ann, privilege) == []
+
+
+def wrong_procedures(world: World, ann: User, privilege: str) -> list[Any]:
+    """Grant only one privilege, and return the procedures that are allowed or refused against the declarations."""
     from polaris_spark.errors import PolarisError
     from polaris_spark.jobs.permission import require_needs
 
     world.revoke_all()
     world.grant([privilege])
     held = implied(frozenset((privilege,)))
-    wrong = []
+    wrong: list[Any] = []
     for name, one in procedures().items():
         arguments = arguments_of(name)
         asked = Asked({}, {}, arguments)
@@ -336,4 +346,4 @@ def test_procedures_are_allowed_exactly_where_the_declarations_say(
             allowed = False
         if allowed is not expected:
             wrong.append((name, expected))
-    assert wrong == []
+    return wrong

@@ -20,6 +20,7 @@ from polaris_spark.errors import NotAuthorizedError, NotFoundError, ReferenceGon
 from polaris_spark.jobs.registry import call
 from polaris_spark.pyiceberg import PolarisCatalog
 from polaris_spark.spark.views import VIEWS
+from tests.access import authorizing
 from tests.access.world import User, World
 from tests.rest.materialized import create_materialized_view, refresh
 from tests.rest.test_metrics import COMMIT, SCAN
@@ -139,6 +140,30 @@ def test_a_grant_on_a_table_shows_only_its_rows(world: Lake, view: str) -> None:
     else:
         assert found == (of_entity(all, world.id_of("db", "t")) if view in TABLE_ROWS else [])
         assert bool(found) is (view in TABLE_ROWS)
+
+
+@pytest.fixture
+def mirrored(world: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
+    """The lake, in which an authorizer decides as its grants say."""
+    authorizing.installed(tmp_path / "site", monkeypatch)
+    authorizing.AUTHORIZERS["mirror"] = authorizing.Mirror(world)
+    mirror = {"type": "given", "key": "mirror", "timeout": "1 min", "cache": "0 s"}
+    authorizing.settings(tmp_path, monkeypatch, mirror=mirror)
+    assert world.root.call("set_authorizer", name="mirror")[0] == 200
+    yield world
+    assert world.root.call("set_authorizer")[0] == 200
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_an_authorizer_shows_the_rows_of_the_entities_that_it_allows(mirrored: Lake, view: str) -> None:
+    test_a_grant_on_a_table_shows_only_its_rows(mirrored, view)
+
+
+@pytest.mark.parametrize("view", ["tables", "changes", "objects", "files"])
+def test_an_authorizer_that_allows_the_log_shows_all_rows(mirrored: Lake, view: str) -> None:
+    assert mirrored.read(view) == []
+    mirrored.grant([READS_ALL], securables.REALM)
+    assert mirrored.read(view) == mirrored.all(view)
 
 
 VIEW_ROWS = {"views", "materialized_views", "lineage", "schemas", "changes"}

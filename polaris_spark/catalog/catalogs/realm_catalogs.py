@@ -69,11 +69,11 @@ class CatalogPermissions(Protocol):
     def require(self, privilege: str, row: CatalogRow | None) -> None:
         """Raise `ForbiddenError` if the principal lacks a privilege on a catalog, or on the realm if `row` is None."""
 
-    def sees(self, row: CatalogRow) -> bool:
-        """Whether the principal may know that a catalog exists."""
+    def sees(self, rows: Sequence[CatalogRow]) -> list[bool]:
+        """Return for each of some catalogs whether the principal may know that it exists."""
 
-    def may(self, privilege: str, row: CatalogRow | None) -> bool:
-        """Whether the principal has a privilege on a catalog, or on the realm if `row` is None."""
+    def may(self, privilege: str, rows: Sequence[CatalogRow | None]) -> list[bool]:
+        """Return for each of some catalogs whether the principal has a privilege on it; None stands for the realm."""
 
     def own(self, row: CatalogRow) -> None:
         """Make the principal the owner of a catalog that it has created."""
@@ -107,17 +107,17 @@ class RealmCatalogs:
 
     def all(self) -> list[StoredCatalog]:
         """Return all catalogs that exist, sorted by name."""
-        return [self._readable(one) for one in read_catalogs(self._references) if self._sees(one.row)]
+        return self._readable(self._seen(read_catalogs(self._references)))
 
     def dropped(self) -> list[DroppedCatalog]:
         """Return the dropped catalogs that can be restored, in the order of their creation."""
-        found = (one for one in dropped_in(self._references.read(CATALOGS)) if self._sees(one.row))
-        return [self._readable(one) for one in found]
+        return self._readable(self._seen(dropped_in(self._references.read(CATALOGS))))
 
     def find(self, name: str) -> StoredCatalog | None:
         """Return the catalog with a name; None if there is none."""
         found = self._find(name)
-        return None if found is None or not self._sees(found.row) else self._readable(found)
+        seen = self._readable([] if found is None else self._seen([found]))
+        return next(iter(seen), None)
 
     def _find(self, name: str) -> StoredCatalog | None:
         return read_catalog(self._references, name)
@@ -128,7 +128,7 @@ class RealmCatalogs:
         Raises:
             NotFoundError: there is none.
         """
-        return self._readable(self._get(name))
+        return self._readable([self._get(name)])[0]
 
     def described(self, name: str) -> StoredCatalog:
         """Return the catalog with a name, with its properties.
@@ -157,21 +157,24 @@ class RealmCatalogs:
         Raises:
             NotFoundError: none was found, or the principal may not see it.
         """
-        if found is None or not self._sees(found.row):
-            known = [row.name for row in list_catalogs(self._references) if self._sees(row)]
-            raise unknown(name, known)
+        if found is None or not self._seen([found]):
+            raise unknown(name, [one.row.name for one in self._seen(read_catalogs(self._references))])
         return found
 
-    def _sees(self, row: CatalogRow) -> bool:
-        return self._permissions is None or self._permissions.sees(row)
+    def _seen(self, found: Sequence[Readable]) -> list[Readable]:
+        """Return the catalogs that the principal may see."""
+        if self._permissions is None:
+            return list(found)
+        seen = self._permissions.sees([one.row for one in found])
+        return [one for one, is_seen in zip(found, seen, strict=True) if is_seen]
 
-    def _may(self, privilege: str, row: CatalogRow | None) -> bool:
-        return self._permissions is None or self._permissions.may(privilege, row)
+    def _may(self, privilege: str, *rows: CatalogRow | None) -> list[bool]:
+        return [True] * len(rows) if self._permissions is None else self._permissions.may(privilege, rows)
 
     def _is_confined(self) -> bool:
         """Whether the principal must not create a catalog over the locations of others, even of catalogs that share
         locations: it could read the tables there as the owner of the new catalog."""
-        return not self._may("SERVICE_MANAGE_ACCESS", None)
+        return not all(self._may("SERVICE_MANAGE_ACCESS", None))
 
     def _require(self, privilege: str, row: CatalogRow | None) -> None:
         if self._permissions is not None:
@@ -180,15 +183,17 @@ class RealmCatalogs:
     def _without_names(self, error: ForbiddenError) -> ForbiddenError:
         """Return the error for a warehouse that cannot be used, without the names and locations of other catalogs if
         the principal may not see all of them."""
-        if all(self._may("CATALOG_READ_PROPERTIES", row) for row in list_catalogs(self._references)):
+        if all(self._may("CATALOG_READ_PROPERTIES", *list_catalogs(self._references))):
             return error
         return ForbiddenError("the warehouse overlaps the warehouse or a table of another catalog")
 
-    def _readable(self, found: Readable) -> Readable:
-        """Leave out the properties of a catalog if the principal may not read them."""
-        if self._may("CATALOG_READ_PROPERTIES", found.row):
-            return found
-        return found._replace(row=msgspec.structs.replace(found.row, properties={}))
+    def _readable(self, found: Sequence[Readable]) -> list[Readable]:
+        """Return catalogs without the properties that the principal may not read."""
+        may = self._may("CATALOG_READ_PROPERTIES", *(one.row for one in found))
+        return [
+            one if is_read else one._replace(row=msgspec.structs.replace(one.row, properties={}))
+            for one, is_read in zip(found, may, strict=True)
+        ]
 
     def create(self, name: str, properties: Mapping[str, str]) -> StoredCatalog:
         """Create a catalog.
@@ -239,7 +244,7 @@ class RealmCatalogs:
             PolarisError: as for `create`.
         """
         found = self._find(name)
-        if found is None and properties is not None and self._may("CATALOG_CREATE", None):
+        if found is None and properties is not None and all(self._may("CATALOG_CREATE", None)):
             try:
                 return self._create(name, properties), True
             except AlreadyExistsError:  # another process has created it meanwhile
@@ -353,7 +358,7 @@ class RealmCatalogs:
             NotFoundError: no dropped catalog has this name and id, or its grace period has ended.
         """
         self.settle_all()
-        dropped = [one for one in dropped_in(self._references.read(CATALOGS)) if self._sees(one.row)]
+        dropped = self._seen(dropped_in(self._references.read(CATALOGS)))
         found = [one for one in dropped if one.row.name == name and id in (None, one.row.entity_id)]
         if not found:
             raise NotFoundError(

@@ -72,7 +72,7 @@ def read_for_caller(session: Session, name: TableName, query: Callable[[], Pinne
     try:
         found = query()
     except BadRequestError as error:
-        raise error if caller.subject.may("TABLE_READ_DATA", whole) else needed from None
+        raise error if caller.holds("TABLE_READ_DATA", whole) else needed from None
     if _missing(caller, found) is not None:
         raise needed
     return found
@@ -82,7 +82,7 @@ def _missing(permissions: Permissions, query: PinnedQuery) -> tuple[str, str] | 
     """Return a privilege that a principal lacks to read what a query reads, and on what; None if it lacks none."""
     for privilege, found, kind in _sources(query):
         if found is None:
-            allowed = permissions.subject.may(privilege, (securables.REALM,))
+            allowed = permissions.holds(privilege, (securables.REALM,))
             described = "the realm, because the query reads what is not in this catalog"
         else:
             named = Named(found.namespace, found.name, kind)

@@ -1,0 +1,302 @@
+"""Realms whose requests an external authorizer decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polaris_spark.access.authorizers import AuthorizerError, Question, Securable
+from polaris_spark.access.decisions import VARIABLE, Decisions
+from polaris_spark.catalog.branches.archived_log import stored_log
+from polaris_spark.errors import NotFoundError
+from tests.access import authorizing
+from tests.access.authorizing import AUTHORIZERS, Deciding, Mirror
+from tests.access.test_matrix import restore, wrong_procedures, wrong_routes
+from tests.access.world import World
+
+T = "v1/namespaces/db/tables"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path / "w")
+    for namespace in ("db", "hidden"):
+        made.namespace(namespace)
+    for name in ("a", "b", "c"):
+        made.table("db", name)
+    made.table("hidden", "t")
+    made.grant(["CATALOG_LIST"])
+    yield made
+    made.close()
+
+
+class Given:
+    """Lets a realm use authorizers of this process."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._folder, self._monkeypatch = folder, monkeypatch
+        authorizing.installed(folder / "site", monkeypatch)
+
+    def __call__(self, world: World, authorizer: Any, **settings: str) -> Switch:
+        """Let an authorizer decide in a realm; by default, its decisions are not cached."""
+        AUTHORIZERS["one"] = switch = Switch(authorizer)
+        one = {"type": "given", "key": "one", "cache": "0 s", **settings}
+        authorizing.settings(self._folder, self._monkeypatch, one=one)
+        status, body = world.root.call("set_authorizer", name="one")
+        assert status == 200, body
+        return switch
+
+
+class Switch:
+    """An authorizer that asks another one."""
+
+    def __init__(self, other: Any) -> None:
+        self.other = other
+
+    def decide(self, question: Question, timeout_seconds: float) -> Any:
+        return self.other.decide(question, timeout_seconds)
+
+
+@pytest.fixture
+def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Given:
+    return Given(tmp_path, monkeypatch)
+
+
+def on_tables(*names: str) -> Deciding:
+    """An authorizer that lets everybody see the catalog and `db`, and do everything with some tables of `db`."""
+
+    def allows(question: Question, one: Securable) -> bool:
+        if one.kind == "table":
+            return one.namespace == ("db",) and one.name in names
+        return question.privilege == "CATALOG_LIST" or one.namespace == ("db",)
+
+    return Deciding(allows)
+
+
+def names(answer: tuple[int, Any]) -> list[str]:
+    assert answer[0] == 200, answer
+    return [one["name"] for one in answer[1]["identifiers"]]
+
+
+@pytest.mark.parametrize(
+    "privilege", ["TABLE_READ_DATA", "VIEW_DROP", "NAMESPACE_LIST", "CATALOG_MANAGE_CONTENT"]
+)
+def test_an_authorizer_that_says_what_grants_say_changes_nothing(
+    tmp_path: Path, given: Given, privilege: str
+) -> None:
+    world = World(tmp_path / "mirrored")
+    for one in ("db", "other"):
+        world.namespace(one)
+    restore(world)
+    world.grant(["CATALOG_LIST"])
+    ann = world.open(world.credentials)
+    given(world, Mirror(world), timeout="1 min")
+    assert wrong_routes(world, ann, privilege) == []
+    assert wrong_procedures(world, ann, privilege) == []
+    world.close()
+
+
+def test_grants_and_owners_allow_nothing_where_an_authorizer_decides(world: World, given: Given) -> None:
+    world.grant(["CATALOG_MANAGE_CONTENT"])
+    ann = world.open(world.credentials)
+    assert ann.status("POST", T, {"name": "own", "schema": {"type": "struct", "fields": []}}) == 200
+    given(world, on_tables("a"))
+    assert ann.status("GET", f"{T}/a") == 200
+    assert ann.status("GET", f"{T}/own") == 404
+    hidden, missing = ann.send("GET", f"{T}/own"), ann.send("GET", f"{T}/missing")
+    assert str(hidden).replace("own", "missing") == str(missing)
+
+
+def test_a_list_asks_once_about_all_its_names(world: World, given: Given) -> None:
+    ann = world.open(world.credentials)
+    authorizer = on_tables("a", "c")
+    given(world, authorizer)
+    authorizer.questions.clear()
+    assert names(ann.send("GET", T)) == ["a", "c"]
+    lists = [one for one in authorizer.questions if one.privilege == "TABLE_LIST"]
+    assert [len(one.securables) for one in lists] == [3]
+    question = lists[0]
+    assert (question.principal, question.roles) == ("ann", ("one",))
+    assert question.securables[0] == Securable("table", "polaris", "main", ("db",), "a")
+
+
+def test_the_list_of_catalogs_asks_once_about_all_of_them(world: World, given: Given, tmp_path: Path) -> None:
+    for name in ("one", "two", "three"):
+        world.root.session.catalogs.create(name, {"warehouse": str(tmp_path / name)})
+    ann = world.open(world.credentials)
+    authorizer = Deciding(
+        lambda question, one: one.catalog != "two" and question.privilege != "CATALOG_READ_PROPERTIES"
+    )
+    given(world, authorizer)
+    authorizer.questions.clear()
+    found = ann.session.catalogs.all()
+    assert [one.row.name for one in found] == ["one", "polaris", "three"]
+    assert [one.row.properties for one in found] == [{}] * 3
+    asked = [(one.privilege, len(one.securables)) for one in authorizer.questions]
+    assert asked == [("CATALOG_LIST", 4), ("CATALOG_READ_PROPERTIES", 3)]
+
+
+def test_the_authorizer_learns_the_realm_the_branch_and_the_active_roles(world: World, given: Given) -> None:
+    world.root.call("create_branch", name="dev")
+    authorizer = on_tables("a")
+    given(world, authorizer)
+    dev = world.open(world.credentials, branch="dev")
+    authorizer.questions.clear()
+    assert dev.status("GET", f"{T}/a") == 200
+    assert {one.realm for one in authorizer.questions} == {"default"}
+    assert authorizer.questions[-1].securables[0].branch == "dev"
+
+
+def test_an_earlier_state_is_asked_about_by_present_names(world: World, given: Given) -> None:
+    then = f"main#{world.root.session.catalog.head().head.number}"
+    moved = {
+        "source": {"namespace": ["db"], "name": "a"},
+        "destination": {"namespace": ["hidden"], "name": "a"},
+    }
+    assert world.root.status("POST", "v1/tables/rename", moved) == 204
+    given(world, on_tables("a", "b"))
+    ann = world.open(world.credentials)
+    statuses = [ann.status("GET", f"{T}/{name}", polaris_state=then) for name in ("a", "b", "c")]
+    assert statuses == [404, 200, 404]
+    assert names(ann.send("GET", T, polaris_state=then)) == ["b"]
+
+
+def test_a_withdrawn_privilege_is_not_read_from_a_cache_of_responses(world: World, given: Given) -> None:
+    allowed = {"a"}
+    ann = world.open(world.credentials)
+    given(world, Deciding(lambda _, one: one.kind != "table" or one.name in allowed))
+    for _ in range(3):
+        assert ann.status("GET", f"{T}/a") == 200
+    allowed.clear()
+    assert ann.status("GET", f"{T}/a") == 404
+
+
+def _fails(_: Question, __: Securable) -> bool:
+    raise ValueError("the secret of the database")
+
+
+class Short:
+    """An authorizer whose answers lack the last decision."""
+
+    def decide(self, question: Question, timeout_seconds: float) -> list[bool]:
+        return [True] * (len(question.securables) - 1)
+
+
+@pytest.mark.parametrize(
+    "wrong", [Deciding(_fails), Deciding(lambda *_: "yes"), Deciding(lambda *_: 1), Short()]
+)
+def test_a_request_is_refused_if_the_authorizer_makes_no_decision(
+    world: World, given: Given, wrong: Any
+) -> None:
+    ann = world.open(world.credentials)
+    given(world, on_tables("a")).other = wrong
+    for method, path in (("GET", T), ("GET", f"{T}/a"), ("HEAD", f"{T}/a"), ("DELETE", f"{T}/a")):
+        status, body = ann.send(method, path)
+        assert status == 503
+        if body is not None:
+            assert "is refused" in str(body)
+            assert "secret" not in str(body)
+    assert world.root.status("GET", f"{T}/a") == 503
+
+
+def test_a_process_without_settings_refuses_requests(
+    world: World, given: Given, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ann = world.open(world.credentials)
+    given(world, on_tables("a"))
+    assert ann.status("GET", f"{T}/a") == 200
+    for setting in ("", str(tmp_path / "missing.json")):
+        monkeypatch.setenv(VARIABLE, setting)
+        status, body = ann.send("GET", f"{T}/a")
+        assert status == 403
+        assert "this process cannot use it" in str(body)
+
+
+def test_only_a_granted_access_manager_changes_the_authorizer(world: World, given: Given) -> None:
+    given(world, Deciding(lambda *_: True))
+    ann = world.open(world.credentials)
+    status, body = ann.call("set_authorizer")
+    assert status == 403
+    assert "a grant of SERVICE_MANAGE_ACCESS" in str(body)
+    assert world.root.status("GET", f"{T}/a") == 200
+
+
+def test_an_access_manager_ends_an_authorizer_that_refuses_everything(world: World, given: Given) -> None:
+    given(world, Deciding(lambda *_: False))
+    assert world.root.status("GET", f"{T}/a") == 404
+    with pytest.raises(NotFoundError, match="existing catalogs: none"):
+        world.open(world.credentials)
+    again = world.open(world.administrator)  # as a new process
+    status, body = again.call("set_authorizer")
+    assert (status, body["rows"]) == (200, [["one", None]])
+    assert world.root.status("GET", f"{T}/a") == 200
+
+
+def test_an_authorizer_that_cannot_be_asked_is_not_set(world: World, given: Given) -> None:
+    assert world.root.call("set_authorizer", name="unknown")[0] == 403
+    with pytest.raises(AssertionError, match="made no decision"):
+        given(world, Deciding(_fails))
+    assert world.root.status("GET", f"{T}/a") == 200
+
+
+def test_the_log_has_the_changes_of_the_authorizer(world: World, given: Given) -> None:
+    given(world, Deciding(lambda *_: True))
+    assert world.root.call("set_authorizer")[1]["rows"] == [["one", None]]
+    head = world.root.session.access.required().head
+    log = stored_log(head.store, head.head, head.head.number - 1, head.head.number)
+    entries = [entry for commit in log for entry in commit.entries]
+    assert [(one.action, one.principal) for one in entries] == [("set-authorizer", "root")] * 2
+    assert entries[-1].summary == {"authorizer": "", "before": "one"}
+
+
+def test_the_answers_of_an_authorizer_are_explained(world: World, given: Given) -> None:
+    given(world, Deciding(lambda question, one: question.principal == "root" or one.kind == "catalog"))
+    wanted = {"privilege": "TABLE_READ_DATA", "on": "table", "name": "db.a"}
+    rows = world.root.call("who_can", **wanted)[1]["rows"]
+    assert [row[:2] for row in rows] == [["root", "authorizer one"]]
+    rows = world.root.call("explain_access", **wanted, principal="ann")[1]["rows"]
+    assert rows[0][0] == "refused"
+    assert "authorizer one" in rows[1][1]
+
+
+def test_the_changes_of_a_branch_are_filtered(world: World, given: Given) -> None:
+    given(world, on_tables("a"))
+    ann = world.open(world.credentials)
+    status, body = ann.send("GET", "polaris-spark/v1/changes", None, {"after": "oldest"})
+    assert status == 200
+    assert {one["name"] for one in body["changes"]} == {"db", "db.a"}
+
+
+def test_decisions_are_used_again_for_the_stated_time() -> None:
+    now = [0.0]
+    authorizer = Deciding(lambda *_: True)
+    decisions = Decisions("one", authorizer, timeout_ms=1_000, cache_ms=2_000, monotonic=lambda: now[0])
+    question = Question("r", "ann", (), "TABLE_LIST", (Securable("table", "c", "main", ("db",), "a"),))
+    for time, asked in ((0.0, 1), (1.9, 1), (2.1, 2)):
+        now[0] = time
+        assert decisions.of(question) == [True]
+        assert len(authorizer.questions) == asked
+    decisions.of(question._replace(roles=("other",)))
+    assert len(authorizer.questions) == 3
+
+
+def test_a_late_decision_is_no_decision() -> None:
+    times = iter((0.0, 0.0, 5.0, 5.0, 5.0))
+    decisions = Decisions(
+        "one", Deciding(lambda *_: True), timeout_ms=1_000, cache_ms=0, monotonic=lambda: next(times, 5.0)
+    )
+    question = Question("r", "ann", (), "TABLE_LIST", (Securable("realm"),))
+    with pytest.raises(AuthorizerError, match="more than 1 s"):
+        decisions.of(question)
+
+
+def test_more_securables_than_a_question_may_have_are_asked_in_parts() -> None:
+    authorizer = Deciding(lambda _, one: one.name != "t1500")
+    decisions = Decisions("one", authorizer, timeout_ms=60_000, cache_ms=60_000)
+    some = tuple(Securable("table", "c", "main", ("db",), f"t{one}") for one in range(2_500))
+    found = decisions.of(Question("r", "ann", (), "TABLE_LIST", some))
+    assert [len(one.securables) for one in authorizer.questions] == [1_000, 1_000, 500]
+    assert [at for at, allowed in enumerate(found) if not allowed] == [1_500]
