@@ -19,9 +19,10 @@ from polaris_spark.catalog.materialized.lineage import (
 )
 from polaris_spark.catalog.materialized.stored_views import last_refresh
 from polaris_spark.catalog.materialized.view_sources import SOURCE_STATES, version_of
+from polaris_spark.catalog.materialized.view_time_travel import fields_of_version
 from polaris_spark.catalog.metadata.draft import TableDraft
-from polaris_spark.catalog.metadata.rows import Schema, Table, View
-from polaris_spark.catalog.metadata.texts import decode, get_objects
+from polaris_spark.catalog.metadata.rows import Table, View
+from polaris_spark.catalog.metadata.texts import get_objects
 from polaris_spark.catalog.rows import TABLE, VIEW, Unloaded
 from polaris_spark.catalog.tables.contents import content_of
 from polaris_spark.commits.rows import Commit
@@ -146,15 +147,13 @@ class DatasetReader:
         return self._with_sources(state, found._replace(is_refresh=True), view_name, view)
 
     def _view(self, state: State, change: Json, name: TableName, view: View) -> ChangedDataset:
-        version = version_of(state, view)
-        schema = next(one.piece for one in view.schemas if one.id == version["schema-id"])
         found = ChangedDataset(
             change["name"],
             "view",
             view.location,
-            decode(state.get(schema, Schema).text)["fields"],
+            fields_of_version(state, view, view.current_version_id),
             str(view.current_version_id),
-            query=_query(version),
+            query=_query(version_of(state, view)),
         )
         if is_materialized(view):
             storage = find(state, table_key(storage_name(name), TABLE))

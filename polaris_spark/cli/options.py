@@ -48,7 +48,10 @@ Server = Annotated[
 ]
 ServerToken = Annotated[
     str | None,
-    _secret("Environment variable with the token for --server; POLARIS_SPARK_TOKEN if not given."),
+    _secret(
+        "Environment variable with the token for --server. If not given: POLARIS_SPARK_TOKEN, or else a login with the "
+        f"credentials in {CREDENTIAL_VARIABLE}."
+    ),
 ]
 Password = Annotated[
     str | None,

@@ -1,5 +1,4 @@
-"""The client for `--server URL`: a server runs a procedure for the command line. This needs the token of an
-administrator."""
+"""The client for `--server URL`: a server runs a procedure for the command line, or lists changes."""
 
 from __future__ import annotations
 
@@ -14,16 +13,13 @@ import requests
 
 from polaris_spark.cli.options import STORE_VARIABLE
 from polaris_spark.cli.output import errors
+from polaris_spark.cli.server_tokens import tokens_for
 from polaris_spark.commit_notes import HEADER
 from polaris_spark.errors import InputError, PolarisError, TryAgainError
 from polaris_spark.jobs.procedure import Procedure, Watch
 from polaris_spark.jobs.types import TYPES
 from polaris_spark.names import MAIN
 from polaris_spark.rest.access import is_loopback
-from polaris_spark.secret_options import REFERENCE
-
-TOKEN_VARIABLE = "POLARIS_SPARK_TOKEN"
-"""Name of the environment variable that contains the token for `--server`, unless `--token` names another variable."""
 
 POLL_SECONDS = 1.0
 """Interval between two requests for the progress of a run, in seconds."""
@@ -32,6 +28,7 @@ TIMEOUT_SECONDS = 60.0
 BUSY_SECONDS = 60.0
 """Time limit for repeating a request for the progress of a run while the server is busy (status 503), in seconds."""
 _TRY_AGAIN = 503
+_UNAUTHORIZED = 401
 _NO_SERVER = "is this the address of polaris-spark serve?"
 
 
@@ -87,11 +84,10 @@ class RemoteServer:
         """
         Args:
             url: address of the server, such as `https://catalog.example:8181`.
-            token: `env:NAME`, where NAME is the environment variable that contains the token; None for
-                `TOKEN_VARIABLE`.
+            token: argument `name` of `tokens_for`.
             catalog: name of the catalog; None for the server's default catalog.
         Raises:
-            InputError: the address is malformed or contains a user or password, or there is no token.
+            InputError: the address is malformed or contains a user or password, or `tokens_for` finds no token.
         """
         try:
             parsed = urlsplit(url)
@@ -107,7 +103,7 @@ class RemoteServer:
             )
         prefix = "" if catalog is None else f"{quote(catalog, safe='')}/"
         self._base = f"{url.rstrip('/')}/polaris-spark/v1/{prefix}"
-        self._token = _token(token)
+        self._tokens = tokens_for(url, token)
         self._session = requests.Session()
         self.message: str | None = None
         """Reason for the changes, which the log keeps."""
@@ -159,9 +155,7 @@ class RemoteServer:
             PolarisError: the server refused the request.
         """
         try:
-            answer = self._session.get(
-                f"{self._base}changes", params=query, timeout=TIMEOUT_SECONDS, allow_redirects=False
-            )
+            answer = self._request("GET", "changes", params=query)
         except requests.RequestException as error:
             raise TryAgainError(f"the server cannot be reached: {_reason(error)}") from error
         if answer.status_code >= 500:
@@ -191,14 +185,7 @@ class RemoteServer:
         until = time.monotonic() + BUSY_SECONDS
         while True:
             try:
-                answer = self._session.request(
-                    method,
-                    self._base + path,
-                    json=body,
-                    headers=headers,
-                    timeout=TIMEOUT_SECONDS,
-                    allow_redirects=False,
-                )
+                answer = self._request(method, path, json=body, headers=headers)
             except requests.RequestException as error:
                 what = f"the server cannot be reached: {_reason(error)}"
                 if method == "GET":
@@ -212,8 +199,19 @@ class RemoteServer:
             return answer
         raise PolarisError(f"the server answers: {_message(answer)}")
 
+    def _request(self, method: str, path: str, **more: Any) -> requests.Response:
+        """Send a request. If the server refuses an issued token, such as one of a key that is gone, repeat the request
+        with a new one."""
+        for is_last in (False, True):
+            answer = self._session.request(
+                method, self._base + path, timeout=TIMEOUT_SECONDS, allow_redirects=False, **more
+            )
+            if is_last or answer.status_code != _UNAUTHORIZED or not self._tokens.forget():
+                break
+        return answer
+
     def _authorize(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        request.headers["Authorization"] = f"Bearer {self._token}"
+        request.headers["Authorization"] = f"Bearer {self._tokens.current()}"
         return request
 
 
@@ -223,24 +221,6 @@ def _message(answer: requests.Response) -> str:
         return str(answer.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):
         return f"status {answer.status_code}; {_NO_SERVER}"
-
-
-def _token(name: str | None) -> str:
-    if name is not None and not name.startswith(REFERENCE):
-        raise InputError(
-            "--token takes env:NAME, the name of an environment variable: "
-            "a token on the command line is visible to all users of this machine"
-        )
-    variable = TOKEN_VARIABLE if name is None else name.removeprefix(REFERENCE)
-    found = os.environ.get(variable, "").strip()
-    if not found:
-        raise InputError(f"the environment variable {variable!r} is not set; --server needs a token in it")
-    if not (found.isascii() and found.isprintable()):
-        raise InputError(
-            f"the value of the environment variable {variable!r} is not a token: it contains characters that are "
-            "not printable ASCII"
-        )
-    return found
 
 
 def _reason(error: requests.RequestException) -> str:

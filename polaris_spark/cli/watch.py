@@ -291,8 +291,8 @@ def _send(
     from polaris_spark.cli.cursor import Cursor, DeadLetters
     from polaris_spark.cli.delivery import Sender, tell
 
-    first = next(follow(opened, begin))
-    source = _source(source, first)
+    newest = next(follow(opened, None))
+    source = _source(source, newest)
     kept = Cursor(delivery.cursor, f"{delivery.scheme}{source}")
     letters = None if delivery.dead_letters is None else DeadLetters(delivery.dead_letters)
     sender = Sender(delivery.settings, delivery.make_request, letters)
@@ -300,7 +300,7 @@ def _send(
         position = kept.read()
         if position is None:
             # Without `--after`, the position of now is kept at once, so that no event is lost if this process dies.
-            position = begin if begin is not None else first.position
+            position = begin if begin is not None else newest.position
             if begin is None:
                 kept.write(position)
         elif begin is not None:

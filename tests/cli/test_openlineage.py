@@ -538,9 +538,13 @@ def test_a_cursor_of_a_webhook_is_refused(catalog: Catalog, tmp_path: Path) -> N
 def test_a_cursor_comes_before_a_position_on_the_command_line(catalog: Catalog, tmp_path: Path) -> None:
     newest = catalog.session.catalog.head().head
     Cursor(tmp_path / "cursor", f"openlineage:{SOURCE}").write(f"{newest.number}-{newest.commit:x}")
-    with LineageReceiver() as receiver, watching(*sending(catalog, tmp_path, receiver), KEY=TOKEN) as process:
+    gone = f"{newest.number}-1"
+    with (
+        LineageReceiver() as receiver,
+        watching(*sending(catalog, tmp_path, receiver, "--after", gone), KEY=TOKEN) as process,
+    ):
         assert process.stderr is not None
-        assert "--after 0 is for a new cursor" in process.stderr.readline()
+        assert f"--after {gone} is for a new cursor" in process.stderr.readline()
         commit(catalog, 1, operation="append", job="new")
         receiver.wait(lambda: receiver.completed() == ["new"])
 

@@ -24,7 +24,7 @@ from polaris_spark.catalog.metadata import logs
 from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.rows import Schema, Table, View, ViewVersion
 from polaris_spark.catalog.metadata.snapshot_history import read_entries
-from polaris_spark.catalog.metadata.texts import decode
+from polaris_spark.catalog.metadata.texts import Json, decode
 from polaris_spark.catalog.rows import TABLE, VIEW
 from polaris_spark.commits.state import State
 from polaris_spark.errors import BadRequestError, NoSuchViewError
@@ -93,12 +93,19 @@ def rows_at(state: State, name: TableName, time_us: int) -> PastRows:
 
 def columns_of_version(state: State, view: View, id: int) -> list[str] | None:
     """Return the names of the columns of a view's version; None if the view no longer has the version."""
+    fields = fields_of_version(state, view, id)
+    return None if fields is None else [field["name"] for field in fields]
+
+
+def fields_of_version(state: State, view: View, id: int) -> list[Json] | None:
+    """Return the fields of the schema of a view's version; None if the view no longer has the version."""
     pointer = next((one.piece for one in view.versions if one.id == id), None)
     if pointer is None:
         return None
     schema_id = decode(state.get(pointer, ViewVersion).text)["schema-id"]
     pointer = next(one.piece for one in view.schemas if one.id == schema_id)
-    return [field["name"] for field in decode(state.get(pointer, Schema).text)["fields"]]
+    fields: list[Json] = decode(state.get(pointer, Schema).text)["fields"]
+    return fields
 
 
 def _storage(state: State, name: TableName) -> tuple[View, Table]:
