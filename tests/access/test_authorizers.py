@@ -10,6 +10,7 @@ import pytest
 
 from polaris_spark.access.authorizers import AuthorizerError, Question, Securable
 from polaris_spark.access.decisions import VARIABLE, Decisions
+from polaris_spark.access.privileges import PRIVILEGES
 from polaris_spark.catalog.branches.archived_log import stored_log
 from polaris_spark.errors import NotFoundError
 from tests.access import authorizing
@@ -81,8 +82,13 @@ def names(answer: tuple[int, Any]) -> list[str]:
     return [one["name"] for one in answer[1]["identifiers"]]
 
 
+SOME = ("TABLE_READ_DATA", "VIEW_DROP", "NAMESPACE_LIST", "CATALOG_MANAGE_CONTENT")
+"""Privileges that the check tries."""
+
+
 @pytest.mark.parametrize(
-    "privilege", ["TABLE_READ_DATA", "VIEW_DROP", "NAMESPACE_LIST", "CATALOG_MANAGE_CONTENT"]
+    "privilege",
+    [one if one in SOME else pytest.param(one, marks=pytest.mark.exhaustive) for one in PRIVILEGES],
 )
 def test_an_authorizer_that_says_what_grants_say_changes_nothing(
     tmp_path: Path, given: Given, privilege: str
