@@ -107,7 +107,10 @@ def test_properties_that_are_set_are_in_the_catalog(place: tuple[str, ...]) -> N
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("alter", "--view", "db.mv"), "give either --rename-to, or --set-properties or --unset-properties"),
+        (
+            ("alter", "--view", "db.mv"),
+            "give either --rename-to, or one or both of --set-properties and --unset-properties",
+        ),
         (
             ("alter", "--view", "db.mv", "--rename-to", "db.w", "--set-properties", "a=b"),
             "give either --rename-to, or",
