@@ -163,7 +163,7 @@ def _load(path: str, name: str) -> Decisions:
     timeout = duration_ms("timeout", str(settings.pop("timeout", TIMEOUT)))
     cache = duration_ms("cache", str(settings.pop("cache", CACHE)))
     if not timeout:
-        raise InputError(f"the timeout of authorizer {name!r} must be longer than 0 s")
+        raise InputError(f"the timeout of the authorizer {name!r} must be longer than 0 s")
     return Decisions(name, _made(kind, name, settings), timeout_ms=timeout, cache_ms=cache)
 
 

@@ -69,7 +69,7 @@ class OpaAuthorizer:
         if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and is_local)):
             raise InputError(f"url is {settings.url!r}; it must begin with https://, or be on this machine")
         if parts.query or parts.fragment or parts.username:
-            raise InputError("url must have no user, query and fragment")
+            raise InputError("url must not have a user, a query or a fragment")
         if settings.token is not None and settings.token_file is not None:
             raise InputError("token and token-file are both set; set only one of them")
         if settings.ca_file is not None and not Path(settings.ca_file).is_file():

@@ -187,7 +187,7 @@ def _delivery(
         return None
     if post is not None and openlineage is not None:
         raise InputError(
-            "give --post or --openlineage, not both; each needs a process and a cursor of its own"
+            "give either --post or --openlineage; to send both, run two processes, each with its own --cursor"
         )
     option = "--post" if openlineage is None else "--openlineage"
     if cursor is None:

@@ -213,7 +213,7 @@ def test_a_target_has_the_types_of_apache_polaris(securable: Securable, expected
     ("settings", "said"),
     [
         ({"url": "http://opa.example.com"}, "must begin with https://"),
-        ({"url": "https://user@opa.example.com"}, "must have no user"),
+        ({"url": "https://user@opa.example.com"}, "must not have a user"),
         ({"url": "https://opa.example.com", "token": "env:NOT_SET"}, "NOT_SET"),
         ({"url": "https://opa.example.com", "token": "a", "token-file": "b"}, "set only one of them"),
         ({"url": "https://opa.example.com", "ca-file": "/missing.pem"}, "is not a file"),

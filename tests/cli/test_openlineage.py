@@ -561,7 +561,10 @@ def test_a_cursor_comes_before_a_position_on_the_command_line(catalog: Catalog, 
         ),
         (["--openlineage", "http://localhost:1", "--cursor", "x", "--secret", "env:NONE"], "is not set"),
         (["--openlineage", "http://localhost:1", "--cursor", "x", "--batch", "2"], "--batch is for --post"),
-        (["--openlineage", "http://localhost:1", "--post", "http://localhost:1"], "not both"),
+        (
+            ["--openlineage", "http://localhost:1", "--post", "http://localhost:1"],
+            "give either --post or --openlineage",
+        ),
         (
             ["--openlineage", "http://localhost:1", "--server", "http://localhost:2"],
             "give STORE, not --server",
