@@ -41,6 +41,10 @@ QUICK_JAVA = " ".join(
 with the usual size of the code cache. They collect garbage on one thread, because another test process uses the other
 processor."""
 
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Options of Spark that let it interpret queries. Compiling takes most of the time of a query over a few rows. The
+programs that tests start compile queries, as by default."""
+
 _numbers = count(1)
 
 # Examples of random tests have no deadline, because their duration depends on the machine.
@@ -146,7 +150,7 @@ def first_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSes
         .config("spark.sql.session.timeZone", "UTC")
     )
     first = CatalogPlace(directory)
-    builder = configure(builder, store=first.store, warehouse=first.warehouse)
+    builder = configure(builder.config(map=INTERPRETED), store=first.store, warehouse=first.warehouse)
     with resolving():
         session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from conftest import INTERPRETED
 from tests.spark.iceberg_writer import Writer
 from tests.spark.query_shapes import ROUNDS, SHAPES, TABLES
 from tests.spark.random_queries import EQUALITY_DELETE, Queries
@@ -19,8 +20,7 @@ pytestmark = pytest.mark.spark
 ALWAYS = "'refresh-strategy' = 'incremental', 'incremental-limit' = '1000000000'"
 """Properties of views that are refreshed incrementally however large the change is."""
 QUICK = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    **INTERPRETED,
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
 }
@@ -39,8 +39,8 @@ def refreshed(spark: SparkSession, view: str) -> tuple[str, str]:
 
 @pytest.fixture
 def home(spark: SparkSession, namespace: str) -> Iterator[str]:
-    """A namespace, which is the session's current one. Queries are interpreted, because compiling them takes most of
-    the time of a query over a few rows."""
+    """A namespace, which is the session's current one. Each query has one task, and its plan does not change while it
+    runs."""
     run(spark, f"USE {namespace}")
     before = {name: spark.conf.get(name) for name in QUICK}
     for name, value in QUICK.items():
