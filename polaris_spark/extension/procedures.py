@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from polaris_spark.access.needs import OPEN, Need, On
 from polaris_spark.catalog.catalogs.catalog import Catalog
@@ -46,6 +46,9 @@ from polaris_spark.rest.request import NO_CONTENT, Request, Response, json_respo
 from polaris_spark.rest.router import EXTENSION, Route
 from polaris_spark.rest.session import Session
 
+if TYPE_CHECKING:
+    from polaris_spark.jobs import procedure as jobs
+
 MAX_WAIT_SECONDS = 10.0
 """Maximum time that an HTTP request waits for the end of a run, in seconds. A waiting request occupies a thread of the
 server."""
@@ -76,27 +79,13 @@ def call_procedure(_: Catalog, request: Request) -> Response:
     from polaris_spark.jobs.procedure import Call
     from polaris_spark.jobs.registry import find
 
-    caller, session = request.caller, _session(request)
+    caller = request.caller
     try:
         procedure = find(request.params["procedure"])
     except InputError as error:
         raise NotFoundError(str(error)) from None
     asked = decode(request.body, CallRequest)
-    if not caller.is_local:
-        session = session.derive(
-            caller.principal, notes=request.notes, roles=caller.roles, is_verified=caller.is_verified
-        )
-        session.secret = caller.secret
-        if not procedure.over_http:
-            raise ForbiddenError(
-                f"procedure {procedure.name} cannot be called over HTTP, because it may access catalogs and locations "
-                "other than those of the server; call it in a process that opens the catalog itself, or by the command "
-                "polaris-spark with STORE"
-            )
-        if asked.driver is not None:
-            raise ForbiddenError("'driver' can be given only in the process that opened the catalog")
-    elif request.notes != session.notes:
-        session = session.derive(notes=request.notes)
+    session = _session_for(request, procedure, asked)
     arguments = procedure.checked_arguments(_decoded(procedure, asked.arguments or {}))
     wait = _seconds(asked.wait_seconds)
     now = session.connection.clock.now_ms()
@@ -131,6 +120,30 @@ def call_procedure(_: Catalog, request: Request) -> Response:
     if begun.failure is not None:
         return begun.failure
     return json_response(begun.page(0, MAX_PAGE_ROWS), 200 if begun.ended.is_set() else 202)
+
+
+def _session_for(request: Request, procedure: jobs.Procedure, asked: CallRequest) -> Session:
+    """Return the session in which a procedure runs for a caller.
+
+    Raises:
+        ForbiddenError: the caller is an HTTP client, and the call is not allowed over HTTP.
+    """
+    caller, session = request.caller, _session(request)
+    if caller.is_local:
+        return session if request.notes == session.notes else session.derive(notes=request.notes)
+    if not procedure.over_http:
+        raise ForbiddenError(
+            f"procedure {procedure.name} cannot be called over HTTP, because it may access catalogs and locations "
+            "other than those of the server; call it in a process that opens the catalog itself, or by the command "
+            "polaris-spark with STORE"
+        )
+    if asked.driver is not None:
+        raise ForbiddenError("'driver' can be given only in the process that opened the catalog")
+    session = session.derive(
+        caller.principal, notes=request.notes, roles=caller.roles, is_verified=caller.is_verified
+    )
+    session.secret = caller.secret
+    return session
 
 
 def list_runs(_: Catalog, request: Request) -> Response:
