@@ -185,6 +185,7 @@ def object_type(
 
 
 BUILT_IN: Final = {
+    "authorizer": "polaris_spark.access.rows",
     "branch": "polaris_spark.index.shards",
     "catalog": "polaris_spark.catalog.rows",
     "catalog-role": "polaris_spark.access.rows",

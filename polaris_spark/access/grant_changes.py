@@ -21,6 +21,7 @@ from polaris_spark.access.rows import (
     GRANTS,
     OWNERS,
     SERVICE_ADMIN,
+    ChosenAuthorizer,
     principal_key,
 )
 from polaris_spark.access.securables import branch_of, catalog_of
@@ -134,14 +135,15 @@ class SetAuthorizer(AccessChange[str | None]):
 
     def apply(self, state: State, prepared: int) -> str | None:
         found = state.lookup(AUTHORIZER, AUTHORIZER_KEY)
-        before = None if found is None else found.value.decode()
+        before = None if found is None else state.get(found.pointer, ChosenAuthorizer).name
         if before != self.name:
-            if self.name is None:
-                state.remove(AUTHORIZER, AUTHORIZER_KEY)
+            content = 0 if self.name is None else state.add(ChosenAuthorizer(self.name))
+            if content:
+                state.put(AUTHORIZER, AUTHORIZER_KEY, Entry(content))
             else:
-                state.put(AUTHORIZER, AUTHORIZER_KEY, Entry(value=self.name.encode()))
+                state.remove(AUTHORIZER, AUTHORIZER_KEY)
             summary = {"authorizer": self.name or "", "before": before or ""}
-            self.record(state, prepared, 0, AUTHORIZER_KEY, summary=summary)
+            self.record(state, prepared, 0, AUTHORIZER_KEY, after=content, summary=summary)
         return before
 
     def repeat(self, state: State, entries: list[LogEntry]) -> str | None:

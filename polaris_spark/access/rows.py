@@ -10,7 +10,7 @@
 | `grants` | securable (`access.securables`), id of the role (8 bytes) | | names of privileges, separated by commas |
 | `token-keys` | `entry_key((), b"k", id)` | `TokenKey` | entity id |
 | `owners` | securable: a catalog or branch | | name of the principal |
-| `authorizer` | `AUTHORIZER_KEY` | | name of the authorizer (`access.authorizers`) |
+| `authorizer` | `AUTHORIZER_KEY` | `ChosenAuthorizer` | empty |
 
 A dropped principal keeps its row, in the state `dropped` and without secrets. So no other principal can get its name,
 and the names in the log and of owners stay unambiguous.
@@ -149,6 +149,14 @@ class TokenKey(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     def __repr__(self) -> str:
         return _shown(self, self.HIDDEN)
+
+
+@object_type("authorizer", revision=1)
+class ChosenAuthorizer(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The external authorizer that decides about requests in the realm (`access.authorizers`)."""
+
+    name: str
+    """Name in the settings of each process."""
 
 
 def _shown(row: msgspec.Struct, hidden: Collection[str]) -> str:

@@ -29,6 +29,7 @@ from polaris_spark.access.rows import (
     PRINCIPALS,
     SERVICE_ADMIN,
     CatalogRole,
+    ChosenAuthorizer,
     Principal,
     PrincipalRole,
 )
@@ -138,7 +139,9 @@ class Rules:
         self.head = head
         self.realm = realm
         authorizer = head.index(AUTHORIZER).get(AUTHORIZER_KEY)
-        self.authorizer = None if authorizer is None else authorizer.value.decode()
+        self.authorizer = (
+            None if authorizer is None else head.store.get(authorizer.pointer, ChosenAuthorizer).name
+        )
         """Name of the authorizer that decides; None if grants and ownership decide."""
         self.commit = head.head.commit
         """Id of the commit."""

@@ -518,6 +518,7 @@ def set_authorizer(call: Call, arguments: Arguments) -> Rows:
     from polaris_spark.access.authorizers import Securable
     from polaris_spark.access.decisions import Delegated
     from polaris_spark.access.grant_changes import SetAuthorizer
+    from polaris_spark.system.features import EXTERNAL_AUTHORIZERS, require_feature
 
     permissions = permissions_of(call)
     rules, subject, name = permissions.rules, permissions.subject, arguments.get("name")
@@ -525,7 +526,10 @@ def set_authorizer(call: Call, arguments: Arguments) -> Rows:
         raise ForbiddenError(
             f"principal {subject.name!r} needs a grant of SERVICE_MANAGE_ACCESS on the realm to change its authorizer"
         )
-    if name is not None:  # refuse an authorizer that cannot be asked here
+    if name is not None:
+        realm, connection = call.session.properties.realm, call.session.connection
+        require_feature(connection.realms.active(realm).features, EXTERNAL_AUTHORIZERS, f"realm {realm!r}")
+        # refuse an authorizer that cannot be asked here
         Delegated(name, rules.realm, subject.name, ()).may("SERVICE_MANAGE_ACCESS", Securable("realm"))
     return [(changed(call, SetAuthorizer, name), name)]
 

@@ -26,6 +26,8 @@ class Feature(NamedTuple):
 
 ACCESS_CONTROL: Final = "access-control"
 """Name of the feature that must be allowed before access control can be turned on."""
+EXTERNAL_AUTHORIZERS: Final = "external-authorizers"
+"""Name of the feature that must be allowed before a realm can have an external authorizer."""
 
 FEATURES: Final = (
     Feature(
@@ -42,6 +44,7 @@ FEATURES: Final = (
     ),
     Feature("definers", "0.1.0", "definers of views, whose privileges a view's reader uses", {"view": 3}),
     Feature(ACCESS_CONTROL, "0.1.0", "principals, roles and grants", {"principal": 1}),
+    Feature(EXTERNAL_AUTHORIZERS, "0.1.0", "the external authorizer of a realm", {"authorizer": 1}),
 )
 """All features of this release, oldest first. A feature is never removed from this list and never renamed."""
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from polaris_spark.access.authorizers import AuthorizerError, Question, Securable
@@ -13,6 +14,7 @@ from polaris_spark.access.decisions import VARIABLE, Decisions
 from polaris_spark.access.privileges import PRIVILEGES
 from polaris_spark.catalog.branches.archived_log import stored_log
 from polaris_spark.errors import NotFoundError
+from polaris_spark.system.features import EXTERNAL_AUTHORIZERS
 from tests.access import authorizing
 from tests.access.authorizing import AUTHORIZERS, Deciding, Mirror
 from tests.access.test_matrix import restore, wrong_procedures, wrong_routes
@@ -246,6 +248,20 @@ def test_an_authorizer_that_cannot_be_asked_is_not_set(world: World, given: Give
     with pytest.raises(AssertionError, match="made no decision"):
         given(world, Deciding(_fails))
     assert world.root.status("GET", f"{T}/a") == 200
+
+
+def test_a_realm_that_earlier_releases_may_use_gets_no_authorizer(
+    world: World, given: Given, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    realms = world.root.session.connection.realms
+    record = realms.active("default")
+    features = {name: release for name, release in record.features.items() if name != EXTERNAL_AUTHORIZERS}
+    assert features != record.features
+    earlier = msgspec.structs.replace(record, features=features)
+    monkeypatch.setattr(realms, "active", {"default": earlier}.__getitem__)
+    with pytest.raises(AssertionError, match="polaris-spark upgrade"):
+        given(world, Deciding(lambda *_: True))
+    assert world.root.session.access.newest().authorizer is None  # type: ignore[union-attr]  # it has rules
 
 
 def test_the_log_has_the_changes_of_the_authorizer(world: World, given: Given) -> None:
