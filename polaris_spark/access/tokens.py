@@ -91,10 +91,7 @@ class TokenIssuer:
         Raises:
             InputError: the lifetime is out of range.
         """
-        if not 1 <= lifetime_seconds <= MAX_LIFETIME_MS // 1_000:
-            raise InputError(
-                f"the lifetime of tokens is {lifetime_seconds} s; it must be from 1 to {MAX_LIFETIME_MS // 1_000}"
-            )
+        check_lifetime(lifetime_seconds)
         self._references = references
         self._realm = realm
         self._server_key = server_key
@@ -227,6 +224,18 @@ def log_in_by_token(access: AccessControl, realm: str, token: Secret) -> Verifie
             "accept only such tokens"
         )
     return found
+
+
+def check_lifetime(seconds: int) -> None:
+    """Check the lifetime of tokens.
+
+    Raises:
+        InputError: the lifetime is out of range.
+    """
+    if not 1 <= seconds <= MAX_LIFETIME_MS // 1_000:
+        raise InputError(
+            f"the lifetime of tokens is {seconds} s; it must be from 1 to {MAX_LIFETIME_MS // 1_000}"
+        )
 
 
 def issuer_of(realm: str) -> str:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polaris_spark.cli.bounded_log import OneLine, log_to_standard_error
-from polaris_spark.cli.options import Password, Property, Realm, Store
+from polaris_spark.cli.options import Password, Property, Store
 from polaris_spark.clock import SystemClock
 from polaris_spark.errors import InputError, MissingLibraryError
 from polaris_spark.property_values import duration_ms, size_bytes
 
 if TYPE_CHECKING:
-    from polaris_spark.server import Issuing, Tokens
+    from polaris_spark.server import Authenticator, Issuing, Tokens
     from polaris_spark.storage.access import StorageAccess
 
 
@@ -129,9 +129,40 @@ Concurrency = Annotated[
 ]
 
 
+OneRealm = Annotated[
+    str | None,
+    typer.Option(
+        help="Realm of the store; with --realms, the realm of requests that name none. [default: default; with "
+        "--realms none]",
+        show_default=False,
+    ),
+]
+ManyRealms = Annotated[
+    str | None,
+    typer.Option(
+        metavar="all|NAME,...",
+        help="Serve many realms of the store: all, or those with these names. Requests name their realm.",
+        show_default=False,
+    ),
+]
+RealmDomain = Annotated[
+    str | None,
+    typer.Option(
+        help="With --realms: domain below which host names name a realm, such as catalog.example.com.",
+        show_default=False,
+    ),
+]
+OpenRealms = Annotated[
+    int, typer.Option(help="With --realms: maximum number of realms that are open at the same time.")
+]
+
+
 def serve(
     store: Store,
-    realm: Realm = "default",
+    realm: OneRealm = None,
+    realms: ManyRealms = None,
+    realm_domain: RealmDomain = None,
+    max_open_realms: OpenRealms = 256,
     catalog: Annotated[str, typer.Option(help="Catalog for clients that do not name one.")] = "polaris",
     warehouse: Warehouse = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
@@ -169,8 +200,10 @@ def serve(
     property: Property = None,
     password: Password = None,
 ) -> None:
-    """Serve the catalogs of a realm to clients of the Iceberg REST protocol."""
     from polaris_spark.catalog.files.locations import segments
+
+    """Serve the catalogs of one or many realms to clients of the Iceberg REST protocol."""
+    from polaris_spark.cli.many_realms import REALM_FIELD, ServedStore, served_realms
     from polaris_spark.cli.stores import properties_of
     from polaris_spark.cli.work import ServingWorker
     from polaris_spark.extension import ROUTER
@@ -181,15 +214,20 @@ def serve(
     log_to_standard_error()
     if login_log is not None:
         _log_logins(login_log)
+    if realms is None and realm_domain is not None:
+        raise InputError("--realm-domain needs --realms; give both")
     options = {"warehouse": warehouse, "principal": principal, "metadata-files": metadata_files}
-    given = {"store": store, "realm": realm, "catalog": catalog}
+    given = {"store": store, "realm": realm or "default", "catalog": catalog}
     given |= {name: text for name, text in options.items() if text}
     properties = properties_of(given, property, password)
     endpoint = server.Endpoint(
         host,
         port,
-        tokens=_tokens(server.Tokens, token, token_file, principal_of(properties)),
-        authenticators=() if authentication is None else tuple(server.authenticators_in(authentication)),
+        tokens=None if realms else _tokens(server.Tokens, token, token_file, principal_of(properties)),
+        authenticators=()
+        if realms or authentication is None
+        else tuple(server.authenticators_in(authentication)),
+        by_realm=_by_realm(server, token_file, authentication) if realms else {},
         failures_per_address=max_failures_per_address,
         issuing=_issuing(token_key, token_lifetime),
         insecure=insecure,
@@ -203,9 +241,15 @@ def serve(
     endpoint.check()
     allowed = allow_location or []
     for place in allowed:
-        segments(place)
+        segments(place.replace(REALM_FIELD, "r") if realms else place)
     storage = None if storages is None else _storage(storages)
     collect_seldom()
+    if realms is not None:
+        many = ServedStore(store, properties, password, allowed, follow_links=follow_links, storage=storage)
+        many.check_options(property, token=token, warehouse=warehouse, work=work)
+        names = server.RealmNames(realm, realm_domain)
+        many.serve(names, served_realms(realms), max_open_realms, endpoint, _announce)
+        return
     session = open_session(properties, SystemClock(), ROUTER)
     served = server.ServedCatalogs(session, allowed=allowed, follow_links=follow_links, storage=storage)
     with ServingWorker(properties, concurrency, allowed) if work else nullcontext():
@@ -236,6 +280,28 @@ def _tokens(kind: type[Tokens], token: str | None, file: Path | None, principal:
     if token is not None:
         return kind.from_environment(token, principal)
     return kind.from_file(file) if file is not None else None
+
+
+def _by_realm(
+    server: ModuleType, token_file: Path | None, authentication: Path | None
+) -> dict[str, list[Authenticator]]:
+    """Return the authenticators of each realm, by its name.
+
+    Raises:
+        InputError: a file cannot be used, or a token has no realm.
+    """
+    found: dict[str, list[Authenticator]] = {}
+    for name, tokens in ({} if token_file is None else server.Tokens.by_realm(token_file)).items():
+        if not name:
+            raise InputError(
+                f"the token file {token_file} has a token without a realm; with --realms, each line ends with "
+                "realm=NAME"
+            )
+        found[name] = [tokens]
+    others = {} if authentication is None else server.authenticators_by_realm(authentication)
+    for name, more in others.items():
+        found.setdefault(name, []).extend(more)
+    return found
 
 
 def _issuing(token_key: str | None, lifetime: str) -> Issuing | None:

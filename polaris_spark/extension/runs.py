@@ -242,6 +242,10 @@ class Runs:
         with self._guard:
             return list(self._runs.values())
 
+    def is_busy(self) -> bool:
+        """Whether a run is in progress."""
+        return any(not one.ended.is_set() for one in self.all())
+
     def close(self) -> None:
         """Refuse new runs, cancel all runs, and wait for their end for at most `CLOSING_SECONDS`."""
         with self._guard:

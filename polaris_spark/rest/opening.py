@@ -15,6 +15,7 @@ from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.catalog.catalogs.catalogs import initialize, require_branch
 from polaris_spark.catalog.catalogs.other_catalogs import OtherCatalogs
 from polaris_spark.catalog.catalogs.property_changes import complete_copy
+from polaris_spark.catalog.catalogs.realm_catalogs import RealmCatalogs
 from polaris_spark.catalog.catalogs.references import head_name
 from polaris_spark.catalog.entities.entities import Context, hash_of
 from polaris_spark.catalog.entities.properties import SHARED_LOCATIONS, WAREHOUSE, Binding, given_by
@@ -84,12 +85,16 @@ def connect(
     return open_session(Properties.parse(texts_of(given)), clock or SystemClock(), router)
 
 
-def open_session(properties: Properties, clock: Clock, router: Router = ROUTER) -> Session:
+def open_session(
+    properties: Properties, clock: Clock, router: Router = ROUTER, *, logs_in: bool = True
+) -> Session:
     """Open a catalog, and return its session.
 
     Args:
         properties: parsed properties, which name the store and the catalog.
         router: routes that requests can use.
+        logs_in: False for a server of many realms, which has credentials for none of them. In a realm with access
+            control, the session itself then may do nothing. It can only answer requests of callers who have logged in.
     """
     process_cache().provide(properties.cache_bytes)
     principal, sharing = principal_of(properties), _sharing(properties)
@@ -100,7 +105,7 @@ def open_session(properties: Properties, clock: Clock, router: Router = ROUTER) 
     try:
         connection = connect_store(properties.store, properties.store_options, clock=clock, create=create)
         try:
-            return _open(properties, connection, principal, sharing, router)
+            return _open(properties, connection, principal, sharing, router, logs_in=logs_in)
         except BaseException:
             connection.close()
             raise
@@ -114,7 +119,13 @@ def open_session(properties: Properties, clock: Clock, router: Router = ROUTER) 
 
 
 def _open(
-    properties: Properties, connection: StoreConnection, principal: str, sharing: str | None, router: Router
+    properties: Properties,
+    connection: StoreConnection,
+    principal: str,
+    sharing: str | None,
+    router: Router,
+    *,
+    logs_in: bool,
 ) -> Session:
     create = properties.create and properties.warehouse is not None
     realm = connection.realm(
@@ -125,10 +136,17 @@ def _open(
     files = Files(dict(properties.other))
     references = _references(properties, connection, realm, files)
     access = access_of(connection, realm, references, properties.access_refresh)
-    login = logged_in(properties, access, principal)
+    login = (
+        logged_in(properties, access, principal)
+        if logs_in
+        else SessionPrincipal(principal, None, is_verified=False)
+    )
     operation = Operation(b"", login.name)
     context = Context.of_realm(connection.clock, properties)._replace(trusts=connection.store_clock.trusts)
-    catalogs = realm_catalogs(references, context, operation, access, login.roles, rotating=True)
+    if logs_in:
+        catalogs = realm_catalogs(references, context, operation, access, login.roles, rotating=True)
+    else:
+        catalogs = RealmCatalogs(references, context, operation)
     wanted = _wanted(properties, sharing) if create else None
     row, is_new = catalogs.open(properties.catalog or "polaris", wanted)
     _require_sharing(row, sharing)

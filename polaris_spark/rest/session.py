@@ -38,6 +38,9 @@ class Resource(Protocol):
     def close(self) -> None:
         """Stop this object from using the session's store."""
 
+    def is_busy(self) -> bool:
+        """Whether closing this object now would end something that a client has begun."""
+
 
 A = TypeVar("A", bound=Resource)
 
@@ -253,6 +256,11 @@ class Session:
             if cls not in self._resources:
                 self._resources[cls] = cls()
             return cast("A", self._resources[cls])
+
+    def is_busy(self) -> bool:
+        """Whether closing the session now would end something that a client has begun, such as a run or a
+        transaction."""
+        return any(one.is_busy() for one in list(self._resources.values()))
 
     def catalog_properties(self) -> dict[str, str]:
         """Return the properties that are now stored with the catalog. They apply to all sessions."""

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import gzip
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, NamedTuple
@@ -24,12 +24,13 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from polaris_spark.access.jwts import ExpiredTokenError
-from polaris_spark.access.token_keys import ServerKey
-from polaris_spark.access.tokens import LIFETIME_SECONDS, TokenIssuer
 from polaris_spark.catalog.files.memory import Claim, MemoryBound
 from polaris_spark.errors import (
+    BadRequestError,
     NotAuthorizedError,
+    NotFoundError,
     PolarisError,
+    RealmStateError,
     RequestError,
     RequestTimeoutError,
     RequestTooLargeError,
@@ -45,13 +46,12 @@ from polaris_spark.rest.request import Response as Answer
 from polaris_spark.rest.router import Match, Router
 from polaris_spark.rest.session import Session
 from polaris_spark.server import requests
-from polaris_spark.server.authentication import FAILURES_PER_ADDRESS, Authentication
+from polaris_spark.server.authentication import FAILURES_PER_ADDRESS, REFUSED
 from polaris_spark.server.catalogs import ServedCatalogs
 from polaris_spark.server.health import Health
 from polaris_spark.server.logins import Authenticator
 from polaris_spark.server.metrics import CHANGES, Metrics
-from polaris_spark.server.oauth import TokenEndpoint
-from polaris_spark.server.realm_logins import RealmLogins
+from polaris_spark.server.served_realms import Issuing, Logins, OneRealm, Realms, ServedRealm
 from polaris_spark.server.waits import Waits
 
 MAX_BODY: Final = 16 * 2**20
@@ -73,8 +73,9 @@ _READERS_OF: Final = 4
 
 
 class Arguments(NamedTuple):
-    """The arguments to call the handler with, and the route that matches the request."""
+    """The arguments to call the handler with, the catalogs of the realm, and the route that matches the request."""
 
+    catalogs: ServedCatalogs
     route: Match
     method: str
     path: str
@@ -84,51 +85,22 @@ class Arguments(NamedTuple):
     caller: Caller
 
 
-class Issuing(NamedTuple):
-    """How a server issues tokens."""
-
-    server_key: ServerKey
-    lifetime_seconds: int = LIFETIME_SECONDS
-
-
 class Protocol:
     """The ASGI application of the REST protocol."""
 
     def __init__(
         self,
-        catalogs: ServedCatalogs,
-        authenticators: Sequence[Authenticator] | None,
+        realms: Realms,
+        router: Router,
+        metrics: Metrics,
         pool: ThreadPoolExecutor,
         threads: int,
         max_body: int,
         memory: MemoryBound,
-        failures_per_address: int = FAILURES_PER_ADDRESS,
-        issuing: Issuing | None = None,
     ) -> None:
-        self.catalogs = catalogs
-        self.router = catalogs.session.router
-        self.metrics = Metrics()
-        session = catalogs.session
-        references, realm = session.catalog.references, session.properties.realm
-        self.authentication: Authentication | None = None
-        self.tokens: TokenEndpoint | None = None
-        if authenticators is not None:
-            logins = RealmLogins(realm, session.access, references.clock)
-            self.authentication = Authentication(
-                (*authenticators, logins),
-                self.metrics,
-                admit=logins.admit,
-                failures_per_address=failures_per_address,
-            )
-            if issuing is not None:
-                issuer = TokenIssuer(
-                    references,
-                    realm,
-                    issuing.server_key,
-                    session.operation(),
-                    lifetime_seconds=issuing.lifetime_seconds,
-                )
-                self.tokens = TokenEndpoint(references, issuer, self.authentication)
+        self.realms = realms
+        self.router = router
+        self.metrics = metrics
         self._pool = pool
         self._most = threads * _WAITING_PER_THREAD
         self.waits = Waits(pool, self._most)
@@ -138,13 +110,23 @@ class Protocol:
         self._changes = asyncio.Semaphore(max(1, threads - max(1, threads // _READERS_OF)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
         started = time.perf_counter()
-        route = _route(self.router, request)
+        name, refused = "", None
+        if self.realms.names is not None:
+            try:
+                name, scope = self.realms.names.of(scope)
+            except BadRequestError as error:
+                refused = error
+        request = Request(scope, receive)
+        route, label = _route(self.router, request), None
         with Claim(self._memory) as claim:
             with self.metrics.in_flight.track_inprogress():
                 try:
-                    response = await self._respond(request, route, claim)
+                    if refused is not None:
+                        raise refused
+                    async with self.realms.using(name) as realm:
+                        label = realm.name.label
+                        response = await self._respond(request, realm, route, claim)
                 except (ClientDisconnect, asyncio.CancelledError):  # at shutdown; the client is gone
                     return
                 except Exception as error:
@@ -152,38 +134,39 @@ class Protocol:
                     response = refusal(error)
             seconds = time.perf_counter() - started
             template = route.template if isinstance(route, Match) else None
-            self.metrics.record(request.method, template, response.status_code, seconds)
+            self.metrics.record(request.method, template, response.status_code, seconds, label)
             if len(response.body) < _LARGE_ANSWER:
                 await response(scope, receive, send)
             else:
                 await _send_and_wait(response, send)
 
-    async def caller(self, request: Request) -> Caller:
-        """Return the sender of a request. If the server has no authenticators, the sender is not an administrator.
+    async def caller(self, request: Request) -> str | None:
+        """Check the sender of a request outside the protocol. Return the name of the realm that the request names; None
+        if the server serves only one.
 
         Raises:
-            NotAuthorizedError: the server has authenticators, and none accepts the request's token.
-            TooManyRequestsError: too many attempts from the sender's address failed.
-            TryAgainError: the token cannot be verified now.
-            ForbiddenError: the server has no authenticators, and the request was sent to a host other than loopback.
+            PolarisError: as for `caller_in`, or the request does not name a realm.
         """
-        if self.authentication is None:
-            requests.require_local_host(request)
-            return Caller(self.catalogs.session.principal)
-        login = await self.authentication.login(request)
-        return Caller(login.principal, login.role, roles=login.roles, is_verified=True, secret=login.secret)
+        name = "" if self.realms.names is None else self.realms.names.of(request.scope)[0]
+        async with self.realms.using(name) as realm:
+            await caller_in(realm, request)
+            return realm.name.label
 
-    async def _respond(self, request: Request, route: Match | RequestError, claim: Claim) -> Response:
+    async def _respond(
+        self, request: Request, realm: ServedRealm, route: Match | RequestError, claim: Claim
+    ) -> Response:
         # Clients send the request for a token before they have a token.
         if isinstance(route, Match) and route.template == unsupported.TOKENS.path:
             answer = (
-                unsupported.NO_TOKENS if self.tokens is None else await self.tokens.answer(request, claim)
+                unsupported.NO_TOKENS if realm.tokens is None else await realm.tokens.answer(request, claim)
             )
             return as_http(answer, gzipped=False)
-        caller = await self.caller(request)
+        caller = await caller_in(realm, request)
         if isinstance(route, RequestError):  # raised before the body is read
             raise route
+        assert realm.catalogs is not None  # a realm that is not served accepts no caller
         arguments = Arguments(
+            realm.catalogs,
             route,
             request.method,
             requests.path_of(request),
@@ -244,11 +227,11 @@ class Protocol:
 
     def _handled(self, arguments: Arguments, *, gzipped: bool) -> Response | PendingResponse:
         try:
-            self.catalogs.session.serving.require()  # before rows of the realm are read
-            session, query = self._session(arguments)
+            self._require_serving(arguments)  # before rows of the realm are read
+            session, query = _session(arguments)
         except Exception as error:
-            return as_http(response_of(error), gzipped=gzipped)
-        _, method, path, _, body, headers, caller = arguments
+            return refusal(error)
+        _, _, method, path, _, body, headers, caller = arguments
         answer = handle(
             session.catalog,
             method,
@@ -262,23 +245,54 @@ class Protocol:
         )
         return answer if isinstance(answer, PendingResponse) else as_http(answer, gzipped=gzipped)
 
-    def close(self) -> None:
-        """End the threads that verify tokens and secrets."""
-        if self.authentication is not None:
-            self.authentication.close()
-        if self.tokens is not None:
-            self.tokens.close()
+    def _require_serving(self, arguments: Arguments) -> None:
+        """Raise an error if the realm can no longer be used. If the server serves many realms, the error does not
+        reveal that the realm exists."""
+        try:
+            arguments.catalogs.session.serving.require()
+        except RealmStateError as error:
+            if self.realms.names is None:
+                raise
+            raise not_served(arguments.caller) from error
 
-    def _session(self, arguments: Arguments) -> tuple[Session, Mapping[str, str]]:
-        """Return the session of the catalog for a request, and the request's query. In the query, a warehouse location
-        is replaced by the catalog's name."""
-        query, route = arguments.query, arguments.route
-        if route.template != "config" or route.prefix is not None:
-            return self.catalogs.choose(route.prefix), query
-        session = self.catalogs.of_warehouse(query.get("warehouse"))
-        if session is not self.catalogs.default:
-            query = {**query, "warehouse": session.catalog.name}
-        return session, query
+
+def _session(arguments: Arguments) -> tuple[Session, Mapping[str, str]]:
+    """Return the session of the catalog for a request, and the request's query. In the query, a warehouse location is
+    replaced by the catalog's name."""
+    query, route, catalogs = arguments.query, arguments.route, arguments.catalogs
+    if route.template != "config" or route.prefix is not None:
+        return catalogs.choose(route.prefix), query
+    session = catalogs.of_warehouse(query.get("warehouse"))
+    if session is not catalogs.default:
+        query = {**query, "warehouse": session.catalog.name}
+    return session, query
+
+
+async def caller_in(realm: ServedRealm, request: Request) -> Caller:
+    """Return the sender of a request. If the server has no authenticators, the sender is not an administrator.
+
+    Raises:
+        NotAuthorizedError: the server has authenticators, and none accepts the request's token.
+        TooManyRequestsError: too many attempts from the sender's address failed.
+        TryAgainError: the token cannot be verified now.
+        ForbiddenError: the server has no authenticators, and the request was sent to a host other than loopback.
+        NotFoundError: the server has no authenticators, and does not serve the realm.
+    """
+    if realm.authentication is None:
+        requests.require_local_host(request)
+        if realm.catalogs is None:
+            raise NotFoundError(NOT_SERVED)
+        return Caller(realm.catalogs.session.principal)
+    login = await realm.authentication.login(request)
+    return Caller(login.principal, login.role, roles=login.roles, is_verified=True, secret=login.secret)
+
+
+NOT_SERVED = "this server does not serve the realm"
+
+
+def not_served(caller: Caller) -> PolarisError:
+    """Return the error for a realm that can no longer be used. It is the one for a realm that never existed."""
+    return NotAuthorizedError(REFUSED) if caller.is_verified else NotFoundError(NOT_SERVED)
 
 
 async def _send_and_wait(response: Response, send: Send) -> None:
@@ -344,7 +358,7 @@ def create_app(
     failures_per_address: int = FAILURES_PER_ADDRESS,
     issuing: Issuing | None = None,
 ) -> Starlette:
-    """Return the ASGI application.
+    """Return the ASGI application of a server of one realm.
 
     Args:
         catalogs: the catalogs to serve.
@@ -358,18 +372,32 @@ def create_app(
         failures_per_address: maximum number of failed logins from one address per minute; 0 for no limit.
         issuing: how tokens are issued; None if none are.
     """
-    protocol = Protocol(
-        catalogs, authenticators, pool, threads, max_body, memory, failures_per_address, issuing
-    )
-    health = Health(catalogs.check)
+    metrics = Metrics()
+    given = None if authenticators is None else lambda _: authenticators
+    logins = Logins(given, metrics, issuing, failures_per_address)
+    realms = OneRealm(logins.realm(catalogs))
+    protocol = Protocol(realms, catalogs.session.router, metrics, pool, threads, max_body, memory)
+    return application(protocol, logins.close, local=local)
+
+
+def application(protocol: Protocol, close: Callable[[], None], *, local: bool) -> Starlette:
+    """Return the ASGI application of a server.
+
+    Args:
+        close: function that ends the server's other threads, for `app.state.close`.
+        local: True if only this machine can reach the server.
+    """
+    health = Health(protocol.realms.check)
 
     async def healthz(_: Request) -> Response:
         return _of_health(await health.problem())
 
     async def metrics(request: Request) -> Response:
+        realm = None
         if not (local and requests.has_local_host(request)):
-            await protocol.caller(request)
-        return Response(protocol.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+            realm = await protocol.caller(request)
+        text = protocol.metrics.text() if realm is None else protocol.metrics.text_of_realm(realm)
+        return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def description(request: Request) -> Response:
         await protocol.caller(request)
@@ -387,7 +415,7 @@ def create_app(
     # A `Mount` cannot be used: its pattern does not match paths with line breaks, which names may contain.
     app.router.default = protocol
     app.state.waits = protocol.waits
-    app.state.close = protocol.close
+    app.state.close = close
     app.router.redirect_slashes = False
     return app
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.metadata
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from starlette.requests import Request
@@ -16,59 +14,27 @@ from starlette.requests import Request
 from polaris_spark.access.jwts import MAX_TOKEN, ExpiredTokenError
 from polaris_spark.errors import InputError, NotAuthorizedError, TooManyRequestsError, TryAgainError
 from polaris_spark.server.listener import source_of
-from polaris_spark.server.login_limits import FailureLimit, Remembered
+from polaris_spark.server.login_limits import LoginMemory, VerifyingThreads
 from polaris_spark.server.logins import GROUP, Authenticator, Login, described, log
 from polaris_spark.server.metrics import Metrics
 from polaris_spark.server.oidc import OidcAuthenticator, Settings
 
-KEPT_SECONDS: Final = 1.0
-"""Time for which a verified token is cached. A revoked token can be accepted for this time plus the time of the
-property `access-refresh`."""
-
 FAILURES_PER_ADDRESS: Final = 60
 """Default maximum number of failed attempts from one address per minute."""
 
-_THREADS: Final = 4
-_WAITING: Final = 256
-"""Maximum number of tokens and secrets that wait for verification. Further ones get status 503."""
-
 _UNKNOWN: Final = "unknown"
 
-V = TypeVar("V")
 
+class RealmName(NamedTuple):
+    """A realm to which callers log in."""
 
-class Verifications:
-    """Threads that verify tokens or secrets, so that slow or many logins do not hinder other requests. Only the thread
-    of the event loop may use it."""
-
-    def __init__(self, threads: int, most: int, name: str) -> None:
-        """
-        Args:
-            most: maximum number of verifications in progress or waiting.
-        """
-        self._pool = ThreadPoolExecutor(threads, name)
-        self._most = most
-        self._waiting = 0
-
-    async def run(self, work: Callable[[], V]) -> V:
-        """Call a function in a thread, and return its result.
-
-        Raises:
-            TryAgainError: too many verifications are in progress.
-        """
-        if self._waiting >= self._most:
-            raise TryAgainError(
-                f"{self._waiting} logins are being verified, the maximum of this server; try again"
-            )
-        self._waiting += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
-        finally:
-            self._waiting -= 1
-
-    def close(self) -> None:
-        """End the threads."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+    name: str
+    key: str
+    """Instance id of the realm; empty if the realm is not served."""
+    logged: str | None = None
+    """Name of the realm for the log of logins; None if the server serves only one realm."""
+    label: str | None = None
+    """Name of the realm for metrics; None if the server serves only one realm, or the realm is not served."""
 
 
 class Authentication:
@@ -79,29 +45,29 @@ class Authentication:
         self,
         authenticators: Sequence[Authenticator],
         metrics: Metrics,
+        threads: VerifyingThreads,
+        memory: LoginMemory,
+        realm: RealmName,
         *,
         admit: Callable[[Login], None] = lambda _: None,
-        failures_per_address: int = FAILURES_PER_ADDRESS,
-        elapsed: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
         """
         Args:
             authenticators: authenticators, in the order in which they are asked.
+            threads: threads that verify tokens.
+            memory: what the server remembers of logins.
+            realm: the realm to which callers log in.
             admit: function that raises `NotAuthorizedError` if a principal may not log in, even with a valid token.
-            failures_per_address: maximum number of failed attempts per minute from one IPv4 address or one IPv6
-                network of 64 bits; 0 for no limit.
-            elapsed: function that returns a monotonic time, in seconds.
             now: function that returns the seconds since 1970.
         """
         self._authenticators = tuple(authenticators)
         self._admit = admit
         self._metrics = metrics
-        self.addresses = FailureLimit(failures_per_address, 60.0, elapsed)
-        self._verified: Remembered[Login] = Remembered(KEPT_SECONDS, elapsed)
-        self._seen: Remembered[bool] = Remembered(float("inf"), elapsed)
+        self.threads = threads
+        self.memory = memory
+        self.realm = realm
         self._now = now
-        self.tokens = Verifications(_THREADS, _WAITING, "polaris-logins")
 
     async def login(self, request: Request) -> Login:
         """Return the login of the sender of a request.
@@ -123,7 +89,7 @@ class Authentication:
             TooManyRequestsError: too many attempts from this address failed.
             TryAgainError: the token cannot be verified now.
         """
-        login = self._verified.get(token)
+        login: Login | None = self.memory.tokens.get(self.key(token))
         if login is None:
             login = await self._verify(token, address)
         if login.expires <= self._now():
@@ -133,7 +99,7 @@ class Authentication:
     async def try_token(self, token: str) -> Login | None:
         """Return the login that a token proves; None if the token is not accepted. A refusal is not counted."""
         try:
-            return await self.tokens.run(lambda: self._ask(token))
+            return await self.threads.tokens.run(lambda: self._ask(token))
         except NotAuthorizedError:
             return None
 
@@ -143,7 +109,7 @@ class Authentication:
         Raises:
             TooManyRequestsError: too many attempts have failed; try again later.
         """
-        wait = self.addresses.wait_seconds(address)
+        wait = self.memory.addresses.wait_seconds((self.realm.name, address))
         if wait:
             self.limited(method)
             raise TooManyRequestsError(
@@ -152,25 +118,29 @@ class Authentication:
 
     def limited(self, method: str) -> None:
         """Count a login that was refused because too many logins failed before it."""
-        self._metrics.login(method, "limited")
+        self._metrics.login(method, "limited", self.realm.label)
 
     def failed(self, address: str, method: str, reason: str, **more: str | None) -> None:
         """Count and log a refused login."""
-        self.addresses.fail(address)
-        self._metrics.login(method, "refused")
-        log.warning("login refused: %s", described(method, address, reason=reason, **more))
+        self.memory.addresses.fail((self.realm.name, address))
+        self._metrics.login(method, "refused", self.realm.label)
+        log.warning(
+            "login refused: %s", described(method, address, reason=reason, realm=self.realm.logged, **more)
+        )
 
     def succeeded(self, address: str, login: Login, **more: str | None) -> None:
         """Count and log a login."""
-        self._metrics.login(login.method, "succeeded")
+        self._metrics.login(login.method, "succeeded", self.realm.label)
         roles = None if login.roles is None else " ".join(sorted(login.roles))
-        found = described(login.method, address, principal=login.principal, roles=roles, **more)
+        found = described(
+            login.method, address, principal=login.principal, roles=roles, realm=self.realm.logged, **more
+        )
         log.info("login succeeded: %s", found)
 
     async def _verify(self, token: str, address: str) -> Login:
         self.require_allowed(address, _UNKNOWN)
         try:
-            login = await self.tokens.run(lambda: self._ask(token))
+            login = await self.threads.tokens.run(lambda: self._ask(token))
         except NotAuthorizedError as error:
             self.failed(address, "token", str(error))
             # A client learns that its token has expired, because then the token was right.
@@ -178,12 +148,12 @@ class Authentication:
                 raise ExpiredTokenError(EXPIRED) from None
             raise NotAuthorizedError(REFUSED) from None
         except TryAgainError:
-            self._metrics.login(_UNKNOWN, "unavailable")
+            self._metrics.login(_UNKNOWN, "unavailable", self.realm.label)
             raise
-        self._verified.put(token, login)
+        self.memory.tokens.put(self.key(token), login)
         # The login of an issued token was logged when the token was issued.
-        if login.method != "issued-token" and self._seen.get(token) is None:
-            self._seen.put(token, value=True)
+        if login.method != "issued-token" and self.memory.seen.get(self.key(token)) is None:
+            self.memory.seen.put(self.key(token), value=True)
             self.succeeded(address, login)
         return login
 
@@ -196,9 +166,9 @@ class Authentication:
                     return login
         raise NotAuthorizedError("this server does not accept this kind of token")
 
-    def close(self) -> None:
-        """End the threads."""
-        self.tokens.close()
+    def key(self, secret: str) -> str:
+        """Return the key of a token or secret in what the server remembers."""
+        return f"{self.realm.key}\0{secret}"
 
 
 REFUSED: Final = "this server does not accept the bearer token; check the token"
@@ -239,16 +209,45 @@ def authenticators_in(path: Path) -> list[Authenticator]:
     Raises:
         InputError: the file is not in this form, a type is unknown, or a setting cannot be used.
     """
+    authenticators = [_authenticator(one, path) for one in _settings_in(path)]
+    _refuse_repeated_issuers(authenticators, path)
+    return authenticators
+
+
+def authenticators_by_realm(path: Path) -> dict[str, list[Authenticator]]:
+    """Return the authenticators that a file describes, by realm. Each has a field `realms`, the names of the realms for
+    which it accepts tokens.
+
+    Raises:
+        InputError: as for `authenticators_in`, or an authenticator has no realms.
+    """
+    found: dict[str, list[Authenticator]] = {}
+    for settings in _settings_in(path):
+        realms = settings.pop("realms", None)
+        if not isinstance(realms, list) or not realms or not all(isinstance(one, str) for one in realms):
+            raise InputError(
+                f"an authenticator in {path} has no realms; with --realms, each needs a field 'realms', a list of names"
+            )
+        made = _authenticator(settings, path)
+        for realm in dict.fromkeys(realms):
+            found.setdefault(realm, []).append(made)
+    for authenticators in found.values():
+        _refuse_repeated_issuers(authenticators, path)
+    return found
+
+
+def _settings_in(path: Path) -> list[dict[str, Any]]:
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=_File)
+        return msgspec.json.decode(path.read_bytes(), type=_File).authenticators
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError(f"the file {path} of --authentication cannot be read: {error}") from None
-    authenticators = [_authenticator(one, path) for one in found.authenticators]
+
+
+def _refuse_repeated_issuers(authenticators: Sequence[Authenticator], path: Path) -> None:
     issuers = [one.issuer for one in authenticators if isinstance(one, OidcAuthenticator)]
     twice = {one for one in issuers if issuers.count(one) > 1}
     if twice:
         raise InputError(f"the file {path} has the issuer {min(twice)!r} twice")
-    return authenticators
 
 
 def _authenticator(settings: dict[str, Any], path: Path) -> Authenticator:

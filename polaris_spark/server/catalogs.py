@@ -55,6 +55,7 @@ class ServedCatalogs:
         allowed: Sequence[str] = (),
         follow_links: bool = False,
         storage: StorageAccess | None = None,
+        logs_in: bool = True,
     ) -> None:
         """Serve a session's realm.
 
@@ -64,6 +65,7 @@ class ServedCatalogs:
             follow_links: True to follow symbolic links below the warehouse or an allowed location, if their targets
                 lie below one of these locations.
             storage: access to the storage of tables that clients get; None if they get none.
+            logs_in: whether the sessions of other catalogs log in, as for `open_session`.
         Raises:
             BadRequestError: an allowed location is not absolute.
         """
@@ -71,6 +73,7 @@ class ServedCatalogs:
         self._allowed = tuple(allowed)
         self._follow_links = follow_links
         self._storage = storage
+        self._logs_in = logs_in
         self._default = session.catalog.row
         self._opened = {self._default.entity_id: _Opened(session, self._restricted(session))}
         self._names: dict[str, CatalogRow] = {}
@@ -140,6 +143,10 @@ class ServedCatalogs:
         check_store(self.session.connection.backend)
         self.session.connection.realms.active(self.session.properties.realm)
         self.default.catalog.head()
+
+    def is_busy(self) -> bool:
+        """Whether closing the sessions now would end something that a client has begun, such as a run."""
+        return any(one.session.is_busy() for one in list(self._opened.values()))
 
     def close(self) -> None:
         """Close the sessions of all catalogs, which releases the store."""
@@ -215,7 +222,9 @@ class ServedCatalogs:
         properties = dataclasses.replace(
             self.session.properties, catalog=row.name, branch=MAIN, warehouse=None, create=False
         )
-        session = open_session(properties, self.session.connection.clock, self.session.router)
+        session = open_session(
+            properties, self.session.connection.clock, self.session.router, logs_in=self._logs_in
+        )
         try:
             if session.catalog.row.entity_id != row.entity_id:
                 raise TryAgainError(f"catalog {row.name!r} has just been renamed or dropped; try again")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import math
 import secrets
@@ -9,12 +10,93 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Final, Generic, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, Generic, TypeVar
+
+from polaris_spark.errors import TryAgainError
 
 KEYS: Final = 10_000
 """Maximum number of addresses or client ids whose failures are remembered, and of verified secrets and tokens."""
 
 V = TypeVar("V")
+
+KEPT_SECONDS: Final = 1.0
+"""Time for which a verified token is cached. A revoked token can be accepted for this time plus the time of the
+property `access-refresh`."""
+FAILURES_PER_CLIENT: Final = 10
+"""Maximum number of failed logins with one client id per minute."""
+VERIFIED_SECONDS: Final = 60.0
+"""Time for which a verified secret is cached, so that it is not hashed again."""
+
+_THREADS: Final = 4
+_WAITING: Final = 256
+"""Maximum number of tokens that wait for verification. Further ones get status 503."""
+_SECRET_THREADS: Final = 2
+_SECRETS_WAITING: Final = 64
+
+
+class Verifications:
+    """Threads that verify tokens or secrets, so that slow or many logins do not hinder other requests. Only the thread
+    of the event loop may use it."""
+
+    def __init__(self, threads: int, most: int, name: str) -> None:
+        """
+        Args:
+            most: maximum number of verifications in progress or waiting.
+        """
+        self._pool = ThreadPoolExecutor(threads, name)
+        self._most = most
+        self._waiting = 0
+
+    async def run(self, work: Callable[[], V]) -> V:
+        """Call a function in a thread, and return its result.
+
+        Raises:
+            TryAgainError: too many verifications are in progress.
+        """
+        if self._waiting >= self._most:
+            raise TryAgainError(
+                f"{self._waiting} logins are being verified, the maximum of this server; try again"
+            )
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        finally:
+            self._waiting -= 1
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class VerifyingThreads:
+    """The threads that verify logins. All realms of a server share them."""
+
+    def __init__(self) -> None:
+        self.tokens = Verifications(_THREADS, _WAITING, "polaris-logins")
+        self.secrets = Verifications(_SECRET_THREADS, _SECRETS_WAITING, "polaris-secrets")
+
+    def close(self) -> None:
+        """End the threads."""
+        self.tokens.close()
+        self.secrets.close()
+
+
+class LoginMemory:
+    """What a server remembers of logins, for all its realms: failures, and verified tokens and secrets. Each key begins
+    with a realm, so no realm affects the logins of another one, and nothing is forgotten when a realm is closed."""
+
+    def __init__(self, failures_per_address: int) -> None:
+        """
+        Args:
+            failures_per_address: maximum number of failed attempts per minute, in one realm, from one IPv4 address or
+                one IPv6 network of 64 bits; 0 for no limit.
+        """
+        self.addresses = FailureLimit(failures_per_address, 60.0)
+        self.clients = FailureLimit(FAILURES_PER_CLIENT, 60.0)
+        self.tokens: Remembered[Any] = Remembered(KEPT_SECONDS)
+        self.secrets: Remembered[Any] = Remembered(VERIFIED_SECONDS)
+        self.seen: Remembered[bool] = Remembered(float("inf"))
 
 
 class FailureLimit:

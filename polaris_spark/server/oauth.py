@@ -18,6 +18,7 @@ from polaris_spark.access.reading import access_head, find_client, find_principa
 from polaris_spark.access.rows import HashedSecret, Principal
 from polaris_spark.access.tokens import ALL, TokenIssuer, roles_in, scope_of
 from polaris_spark.catalog.files.memory import Claim
+from polaris_spark.clock import Clock, SystemClock
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import (
     BadRequestError,
@@ -30,8 +31,7 @@ from polaris_spark.errors import (
 from polaris_spark.rest.messages import OAuthError, encode
 from polaris_spark.rest.request import JSON_HEADERS, Response
 from polaris_spark.server import requests
-from polaris_spark.server.authentication import Authentication, Verifications, address_of
-from polaris_spark.server.login_limits import FailureLimit, Remembered
+from polaris_spark.server.authentication import Authentication, address_of
 from polaris_spark.server.logins import Login
 from polaris_spark.system.registry import References
 
@@ -44,18 +44,10 @@ _TOKEN_TYPES: Final = (
     "urn:ietf:params:oauth:token-type:id_token",
 )
 
-FAILURES_PER_CLIENT: Final = 10
-"""Maximum number of failed logins with one client id per minute."""
-
-VERIFIED_SECONDS: Final = 60.0
-"""Time for which a verified secret is cached, so that it is not hashed again."""
-
 _MAX_BODY: Final = 64 * 1024
 _MAX_PARAMETERS: Final = 32
 _MAX_SECRET: Final = 1_024
 _MAX_CLIENT: Final = 512
-_SECRET_THREADS: Final = 2
-_SECRETS_WAITING: Final = 64
 
 _UNCACHED: Final = {"Cache-Control": "no-store", "Pragma": "no-cache"}
 
@@ -101,13 +93,28 @@ class TokenEndpoint:
     """Answers requests for tokens. Only the thread of the event loop may use it. A few other threads verify secrets,
     because each verification needs 16 MiB of memory and about 0.1 s."""
 
-    def __init__(self, references: References, issuer: TokenIssuer, authentication: Authentication) -> None:
+    def __init__(
+        self,
+        references: References | None,
+        issuer: TokenIssuer | None,
+        authentication: Authentication,
+        *,
+        is_discreet: bool = False,
+    ) -> None:
+        """
+        Args:
+            references: references of the realm; None if the realm is not served.
+            issuer: issuer of the realm's tokens; None if the realm is not served.
+            is_discreet: whether a realm without access control refuses all credentials as wrong ones, so that the
+                answer does not reveal that it exists.
+        """
         self._references = references
         self._issuer = issuer
         self._authentication = authentication
-        self._clients = FailureLimit(FAILURES_PER_CLIENT, 60.0)
-        self._remembered: Remembered[_Verified] = Remembered(VERIFIED_SECONDS)
-        self._verifications = Verifications(_SECRET_THREADS, _SECRETS_WAITING, "polaris-secrets")
+        self._is_discreet = is_discreet
+        self._memory = authentication.memory
+        self._threads = authentication.threads
+        self._clock: Clock = SystemClock() if references is None else references.clock
 
     async def answer(self, request: Request, claim: Claim) -> Response:
         """Answer a request for a token. Refusals have the form of OAuth's errors."""
@@ -215,17 +222,17 @@ class TokenEndpoint:
             )
 
         def find() -> tuple[CommitReader | None, Principal | None, int | None]:
-            head, secret = access_head(self._references), None
-            if head is not None and login.method == "issued-token":
+            head, secret = self._head(), None
+            if head is not None and self._issuer is not None and login.method == "issued-token":
                 # It may have been revoked since the rules in memory were read.
                 secret = self._issuer.verify(head, subject).secret
             return head, None if head is None else find_principal(head, login.principal), secret
 
         try:
-            head_now, found, own = await self._authentication.tokens.run(find)
+            head_now, found, own = await self._threads.tokens.run(find)
         except NotAuthorizedError as error:
             raise RefusedError("invalid_grant", str(error)) from None
-        if head_now is None or found is None or not found.is_active(self._references.clock.now_ms()):
+        if head_now is None or found is None or not found.is_active(self._clock.now_ms()):
             raise RefusedError(
                 "invalid_grant",
                 "the principal of the subject token does not exist, is revoked, or has expired",
@@ -266,10 +273,11 @@ class TokenEndpoint:
 
         def issue() -> tuple[str, int, frozenset[str] | None]:
             narrowed = _narrowed(roles, given, roles_of(head, principal))
+            assert self._issuer is not None  # only a realm that is served has principals
             return *self._issuer.issue(head, principal, narrowed, secret=secret, until=until), narrowed
 
         try:
-            token, seconds, narrowed = await self._authentication.tokens.run(issue)
+            token, seconds, narrowed = await self._threads.tokens.run(issue)
         except BadRequestError as error:
             raise RefusedError("invalid_scope", str(error)) from None
         except NotAuthorizedError as error:
@@ -288,11 +296,11 @@ class TokenEndpoint:
             TooManyRequestsError: too many logins from this address or with this client id failed.
             TryAgainError: too many logins are being verified.
         """
-        key = f"{client.id}\0{client.secret}"
-        remembered = self._remembered.get(key)
+        key, realm = self._authentication.key(f"{client.id}\0{client.secret}"), self._authentication.realm
+        remembered: _Verified | None = self._memory.secrets.get(key)
 
         def require_allowed() -> None:
-            wait = self._clients.wait_seconds(client.id)
+            wait = self._memory.clients.wait_seconds((realm.name, client.id))
             if wait:
                 self._authentication.limited(method)
                 raise TooManyRequestsError(
@@ -304,13 +312,14 @@ class TokenEndpoint:
             require_allowed()
 
         def verify() -> tuple[CommitReader, Principal, HashedSecret] | None:
-            head = access_head(self._references)
-            if head is None:
+            head = self._head()
+            if head is None and not self._is_discreet:
                 raise RefusedError("invalid_client", "this realm has no access control", status=401)
-            found = find_client(head, client.id)
-            now = self._references.clock.now_ms()
+            found = None if head is None else find_client(head, client.id)
+            now = self._clock.now_ms()
             if (
                 remembered is not None
+                and head is not None
                 and found is not None
                 and found.is_active(now)
                 and (found.entity_id, found.secrets) == (remembered.principal, remembered.secrets)
@@ -319,14 +328,15 @@ class TokenEndpoint:
                 return head, found, remembered.matching
             require_allowed()  # other logins with this client id may have failed while this one waited
             secret = matching(found, client.secret[:_MAX_SECRET], now)
-            if secret is None or found is None:
-                self._clients.fail(client.id)
-            return None if secret is None or found is None else (head, found, secret)
+            if secret is None or found is None or head is None:
+                self._memory.clients.fail((realm.name, client.id))
+                return None
+            return head, found, secret
 
-        run = self._verifications if remembered is None else self._authentication.tokens
+        run = self._threads.secrets if remembered is None else self._threads.tokens
         verified = await run.run(verify)
         if verified is None:
-            self._remembered.forget(key)
+            self._memory.secrets.forget(key)
             self._authentication.failed(address, method, "wrong credentials", client_id=client.id[:200])
             raise RefusedError(
                 "invalid_client",
@@ -334,12 +344,11 @@ class TokenEndpoint:
                 status=401,
             )
         _, principal, secret = verified
-        self._remembered.put(key, _Verified(principal.entity_id, principal.secrets, secret))
+        self._memory.secrets.put(key, _Verified(principal.entity_id, principal.secrets, secret))
         return verified
 
-    def close(self) -> None:
-        """End the threads."""
-        self._verifications.close()
+    def _head(self) -> CommitReader | None:
+        return None if self._references is None else access_head(self._references)
 
 
 def _narrowed(

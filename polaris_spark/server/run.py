@@ -9,23 +9,29 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Final, NamedTuple
 
 import uvicorn
+from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
+from polaris_spark.access.tokens import check_lifetime
 from polaris_spark.catalog.files.memory import MemoryBound
 from polaris_spark.errors import InputError
 from polaris_spark.rest.access import is_loopback
-from polaris_spark.server.app import MAX_BODY, Issuing, create_app
+from polaris_spark.rest.router import Router
+from polaris_spark.server.app import MAX_BODY, Protocol, application, create_app
 from polaris_spark.server.authentication import FAILURES_PER_ADDRESS
 from polaris_spark.server.catalogs import ServedCatalogs
 from polaris_spark.server.connections import IDLE_SECONDS, BoundedConnection, bounded
 from polaris_spark.server.listener import ConnectionBounds, Listener, listening
 from polaris_spark.server.logins import Authenticator
+from polaris_spark.server.metrics import Metrics
+from polaris_spark.server.realm_names import RealmNames
+from polaris_spark.server.served_realms import MAX_OPEN, Issuing, Logins, ManyRealms
 from polaris_spark.server.tokens import Tokens
 
 log = logging.getLogger("polaris_spark.server")
@@ -62,6 +68,8 @@ class Endpoint(NamedTuple):
     tokens: Tokens | None = None
     authenticators: tuple[Authenticator, ...] = ()
     """Authenticators besides the tokens."""
+    by_realm: Mapping[str, Sequence[Authenticator]] = {}
+    """Authenticators of each realm, by its name, for a server of many realms."""
     issuing: Issuing | None = None
     """How tokens are issued to principals of a realm with access control; None if none are."""
     insecure: bool = False
@@ -83,7 +91,7 @@ class Endpoint(NamedTuple):
         """Return all authenticators; None if requests need no token."""
         tokens = () if self.tokens is None else (self.tokens,)
         found = (*tokens, *self.authenticators)
-        return found if found or self.issuing is not None else None
+        return found if found or self.by_realm or self.issuing is not None else None
 
     def check(self) -> bool:
         """Check the settings. Return True if only this machine can reach the server.
@@ -141,18 +149,9 @@ def serve(catalogs: ServedCatalogs, endpoint: Endpoint, announce: Callable[[str]
             enough files.
         OSError: the address cannot be used, or a TLS file cannot be read.
     """
-    pool = ThreadPoolExecutor(max(endpoint.threads, 1), "polaris-http")
-    try:
+    with contextlib.closing(catalogs), _pool(endpoint) as pool:
         local = endpoint.check()
         _check_access(catalogs, endpoint)
-        bounds = endpoint.connections.within_descriptors(endpoint.threads)
-        _return_memory()
-        if not local and not endpoint.certificate:
-            log.warning(
-                "serving %s without TLS: anyone who can see the traffic can read the tokens; give --tls-cert and "
-                "--tls-key, or use a proxy with TLS",
-                endpoint.host,
-            )
         app = create_app(
             catalogs,
             pool,
@@ -164,6 +163,85 @@ def serve(catalogs: ServedCatalogs, endpoint: Endpoint, announce: Callable[[str]
             max_body=endpoint.max_body,
             memory=MemoryBound(endpoint.max_memory),
         )
+        _run(app, endpoint, announce, local=local)
+
+
+class ManySettings(NamedTuple):
+    """The realms of a server of many realms."""
+
+    open: Callable[[str], ServedCatalogs]
+    """Opens the realm with a name. Called in several threads."""
+    check: Callable[[], None]
+    """Checks that the store can be read."""
+    router: Router
+    names: RealmNames
+    served: Collection[str] | None = None
+    """Names of the realms to serve; None for all."""
+    most: int = MAX_OPEN
+    """Maximum number of open realms."""
+
+
+def serve_many(many: ManySettings, endpoint: Endpoint, announce: Callable[[str], None]) -> None:
+    """Serve many realms, as `serve` serves one.
+
+    Raises:
+        InputError, OSError: as for `serve`.
+    """
+    many.names.check()
+    if many.most < 1:
+        raise InputError(f"--max-open-realms is {many.most}; it must be at least 1")
+    if many.served is not None and many.names.default not in (None, *many.served):
+        raise InputError(
+            f"the default realm {many.names.default!r} is not one of the realms of --realms; add it there"
+        )
+    local = endpoint.check()
+    if endpoint.issuing is not None:
+        check_lifetime(endpoint.issuing.lifetime_seconds)
+    needs_no_token, metrics = endpoint.all_authenticators() is None, Metrics()
+    logins = Logins(
+        None if needs_no_token else lambda realm: endpoint.by_realm.get(realm, ()),
+        metrics,
+        endpoint.issuing,
+        endpoint.failures_per_address,
+        has_many_realms=True,
+    )
+    realms = ManyRealms(
+        many.open,
+        logins,
+        many.names,
+        check=many.check,
+        served=many.served,
+        most=many.most,
+        needs_no_token=needs_no_token,
+    )
+    with contextlib.closing(realms), _pool(endpoint) as pool:
+        protocol = Protocol(
+            realms,
+            many.router,
+            metrics,
+            pool,
+            endpoint.threads,
+            endpoint.max_body,
+            MemoryBound(endpoint.max_memory),
+        )
+        _run(application(protocol, logins.close, local=local), endpoint, announce, local=local)
+
+
+def _pool(endpoint: Endpoint) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max(endpoint.threads, 1), "polaris-http")
+
+
+def _run(app: Starlette, endpoint: Endpoint, announce: Callable[[str], None], *, local: bool) -> None:
+    """Serve requests with an application until the process receives SIGTERM or SIGINT."""
+    try:
+        bounds = endpoint.connections.within_descriptors(endpoint.threads)
+        _return_memory()
+        if not local and not endpoint.certificate:
+            log.warning(
+                "serving %s without TLS: anyone who can see the traffic can read the tokens; give --tls-cert and "
+                "--tls-key, or use a proxy with TLS",
+                endpoint.host,
+            )
         with listening(endpoint.host, endpoint.port) as listener:
             server = BoundedServer(
                 app,
@@ -172,13 +250,9 @@ def serve(catalogs: ServedCatalogs, endpoint: Endpoint, announce: Callable[[str]
                 announce,
                 stop_waits=app.state.waits.stop,
             )
-            try:
-                server.run(sockets=[listener])
-            finally:
-                app.state.close()
+            server.run(sockets=[listener])
     finally:
-        pool.shutdown(wait=True)
-        catalogs.close()
+        app.state.close()
 
 
 def _check_access(catalogs: ServedCatalogs, endpoint: Endpoint) -> None:

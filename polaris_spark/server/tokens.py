@@ -10,6 +10,7 @@ import re
 import stat
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from urllib.parse import unquote
 
 from polaris_spark.errors import InputError
 from polaris_spark.rest.access import Role
@@ -23,6 +24,9 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 ADMINISTRATOR = "administrator"
 """Word after a token in a token file that makes the token an administrator's. Clients with such a token can use the
 extension."""
+
+
+_REALM = "realm="
 
 
 class Tokens:
@@ -93,9 +97,25 @@ class Tokens:
             InputError: other users can read or write the file, or a line does not have one of these forms. The message
                 contains the number of the line, but not its text.
         """
-        found: dict[str, str] = {}
-        administrators: set[str] = set()
-        others: set[str] = set()
+        found = cls.by_realm(path)
+        named = next((realm for realm in found if realm), None)
+        if named is not None:
+            raise InputError(
+                f"the token file {path} has tokens of the realm {named!r}; only a server with --realms can use them"
+            )
+        return found.get("") or cls({})
+
+    @classmethod
+    def by_realm(cls, path: Path) -> dict[str, Tokens]:
+        """Return the tokens in a file, by realm. The lines are as for `from_file`. A line may also have `realm=NAME`
+        after the token, where NAME is the percent-encoded name of the realm. The tokens of other lines are under the
+        empty name.
+
+        Raises:
+            InputError: as for `from_file`, or a token belongs to two realms.
+        """
+        realms: dict[str, tuple[dict[str, str], set[str], set[str]]] = {}
+        owners: dict[str, str] = {}
         try:
             with path.open(encoding="utf-8") as file:
                 if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
@@ -110,10 +130,20 @@ class Tokens:
                 continue
             principal, colon, text = line.rpartition(":")
             token, *marks = text.split() or [""]
+            named = [mark for mark in marks if mark.startswith(_REALM)]
+            realm = unquote(named[0].removeprefix(_REALM)) if named else ""
+            marks = [mark for mark in marks if mark not in named]
             if not colon or not token or not principal.strip() or marks not in ([], [ADMINISTRATOR]):
                 raise InputError(
                     f"line {number} of {path} must have the form principal:token or principal:token {ADMINISTRATOR}"
                 )
+            if len(named) > 1 or (named and not realm):
+                raise InputError(f"line {number} of {path} must have one realm, as realm=NAME")
+            if owners.setdefault(token, realm) != realm:
+                raise InputError(
+                    f"line {number} of {path} has the token of another realm; every realm needs its own tokens"
+                )
+            found, administrators, others = realms.setdefault(realm, ({}, set(), set()))
             if found.setdefault(token, principal.strip()) != principal.strip():
                 raise InputError(
                     f"line {number} of {path} has the token of another principal; every principal needs its own token"
@@ -124,7 +154,7 @@ class Tokens:
                     f"line {number} of {path} repeats a token, but only one of the two lines has {ADMINISTRATOR!r}; "
                     "remove one of them"
                 )
-        return cls(found, administrators)
+        return {realm: cls(found, administrators) for realm, (found, administrators, _) in realms.items()}
 
     def authenticate(self, token: str) -> Login | None:
         """Return the login of a token; None if the token is not accepted.

@@ -119,6 +119,15 @@ class StoreConnection:
             mailbox=self.mailbox,
         )
 
+    def forget_realm(self, instance: str) -> None:
+        """Forget what this connection remembers of a realm that no session of this process uses any more, to free
+        memory. If a session is using the realm, sessions that are opened later do not share its caches."""
+        with self._guard:
+            for key in [key for key in self._references if isinstance(key, tuple) and key[0] == instance]:
+                del self._references[key]
+            for key in [key for key in self._shared if isinstance(key, tuple) and instance in key]:
+                del self._shared[key]
+
     def store(self, realm: RealmRecord) -> ObjectStore:
         """Return the object store of a realm, for reading and writing."""
         return ObjectStore(

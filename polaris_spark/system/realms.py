@@ -429,6 +429,11 @@ class ServingRealm:
         self._until = clock.elapsed_ms() + SERVING_MS
         self._guard = clock.lock()
 
+    @property
+    def is_fresh(self) -> bool:
+        """Whether `require` needs no access to the database now."""
+        return self._elapsed_ms() < self._until
+
     def require(self) -> None:
         """Raise an error if the realm can no longer be used. This reads the record of the realm if it was not read
         within the last `SERVING_MS`, or if the realm could not be used at the last check. So a reactivated realm is

@@ -237,8 +237,8 @@ def test_a_catalog_that_is_opened_while_its_server_ends_is_closed(
     session.catalogs.create("a", {"warehouse": str(tmp_path / "a")})
     served, open_session = ServedCatalogs(session), catalogs.open_session
 
-    def late(*arguments: Any) -> Session:
-        found = open_session(*arguments)
+    def late(*arguments: Any, **more: Any) -> Session:
+        found = open_session(*arguments, **more)
         served.close()
         return found
 

@@ -235,6 +235,11 @@ class Transactions:
         for transaction in list(self._open.values()):
             self._close(transaction)
 
+    def is_busy(self) -> bool:
+        """Whether a transaction is open."""
+        self._close_unused()
+        return bool(self._open)
+
     def begin(self, catalog: Catalog, isolation: Isolation) -> Transaction:
         """Begin a transaction on the branch of a catalog.
 

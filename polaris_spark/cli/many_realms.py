@@ -1,0 +1,160 @@
+"""A server of many realms of a store, for `polaris-spark serve --realms`."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Final
+
+from polaris_spark.cli.stores import OpenStore, open_store
+from polaris_spark.clock import SystemClock
+from polaris_spark.errors import InputError, NotFoundError
+
+if TYPE_CHECKING:
+    from polaris_spark.config import Properties
+    from polaris_spark.server import Endpoint, RealmNames, ServedCatalogs
+    from polaris_spark.storage.access import StorageAccess
+
+REALM_FIELD: Final = "{realm}"
+"""Part of `--allow-location` that stands for the name of the realm."""
+
+_IN_LOCATION: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", re.ASCII)
+
+
+def served_realms(text: str) -> frozenset[str] | None:
+    """Return the names of the realms to serve; None for all.
+
+    Raises:
+        InputError: the text has an empty name.
+    """
+    if text == "all":
+        return None
+    names = [one.strip() for one in text.split(",")]
+    if not all(names):
+        raise InputError(f"--realms is {text!r}; write all, or names with commas between them")
+    return frozenset(names)
+
+
+class ServedStore:
+    """A store whose realms a server opens when clients request them."""
+
+    def __init__(
+        self,
+        store: str,
+        properties: Properties,
+        password: str | None,
+        allowed: Sequence[str],
+        *,
+        follow_links: bool,
+        storage: StorageAccess | None,
+    ) -> None:
+        """
+        Args:
+            properties: properties of all sessions. The realm and the catalog are replaced.
+            allowed: locations that clients may use besides the warehouses. Each has `REALM_FIELD`.
+        """
+        self._store = store
+        self._properties = properties
+        self._password = password
+        self._allowed = allowed
+        self._follow_links = follow_links
+        self._storage = storage
+
+    def check_options(
+        self, property: Sequence[str] | None, *, token: str | None, warehouse: str | None, work: bool
+    ) -> None:
+        """Check that the options fit a server of many realms.
+
+        Raises:
+            InputError: they do not.
+        """
+        if token is not None:
+            raise InputError(
+                "--token is not allowed with --realms, because every realm needs its own tokens: give --token-file"
+            )
+        if warehouse is not None:
+            raise InputError("--warehouse is not allowed with --realms: each catalog has its own warehouse")
+        if work:
+            raise InputError("--work is not allowed with --realms: run polaris-spark work for each realm")
+        for one in property or ():
+            if one.partition("=")[0] in ("credential", "token", "principal"):
+                raise InputError(
+                    f"the property {one.partition('=')[0]!r} is not allowed with --realms: the server logs in to none"
+                )
+        for place in self._allowed:
+            if REALM_FIELD not in place:
+                raise InputError(
+                    f"--allow-location is {place!r}; with --realms it must contain {REALM_FIELD}, which stands for "
+                    "the name of the realm, because realms must not share locations"
+                )
+
+    def serve(
+        self,
+        names: RealmNames,
+        served: Collection[str] | None,
+        most: int,
+        endpoint: Endpoint,
+        announce: Callable[[str], None],
+    ) -> None:
+        """Serve the realms until the process receives SIGTERM or SIGINT."""
+        from polaris_spark.extension import ROUTER
+        from polaris_spark.server import ManySettings, serve_many
+        from polaris_spark.system.stores import check_store
+
+        options = self._properties.store_options
+        with open_store(self._store, self._password, options) as opened:
+
+            def check() -> None:
+                check_store(opened.backend)
+
+            many = ManySettings(
+                lambda name: self._open(opened, name),
+                check,
+                ROUTER,
+                names,
+                served,
+                most,
+            )
+            serve_many(many, endpoint, announce)
+
+    def _open(self, opened: OpenStore, name: str) -> ServedCatalogs:
+        """Open a realm. Its default catalog is the one of `--catalog`, or else its first.
+
+        Raises:
+            NotFoundError: the realm has no catalog.
+            PolarisError: the realm cannot be opened.
+        """
+        from polaris_spark.extension import ROUTER
+        from polaris_spark.rest.opening import open_session
+        from polaris_spark.server import ServedCatalogs
+
+        catalogs = [row.name for row in opened.realm(name).catalogs()]
+        if not catalogs:
+            raise NotFoundError(f"realm {name!r} has no catalog")
+        wanted = self._properties.catalog
+        properties = dataclasses.replace(
+            self._properties,
+            realm=name,
+            catalog=wanted if wanted in catalogs else catalogs[0],
+            create=False,
+            credential=None,
+        )
+        session = open_session(properties, SystemClock(), ROUTER, logs_in=False)
+        try:
+            return ServedCatalogs(
+                session,
+                allowed=self._allowed_in(name),
+                follow_links=self._follow_links,
+                storage=self._storage,
+                logs_in=False,
+            )
+        except BaseException:
+            session.close()
+            raise
+
+    def _allowed_in(self, realm: str) -> list[str]:
+        """Return the allowed locations of a realm; none if its name could mean another location."""
+        if not _IN_LOCATION.fullmatch(realm):
+            return []
+        return [place.replace(REALM_FIELD, realm) for place in self._allowed]
