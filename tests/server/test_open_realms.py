@@ -1,0 +1,138 @@
+"""A server of many realms has a bounded number of them open."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+import polaris_spark
+from polaris_spark.clock import SystemClock
+from polaris_spark.config import Properties, StoreURI
+from polaris_spark.errors import TryAgainError
+from polaris_spark.extension.runs import Runs
+from polaris_spark.rest.opening import open_session
+from polaris_spark.server import RealmNames, ServedCatalogs
+from polaris_spark.server.metrics import Metrics
+from polaris_spark.server.served_realms import Logins, ManyRealms
+from polaris_spark.system.connections import connect_store
+from polaris_spark.testing.waiting import PATIENCE_S, wait_until
+
+REALMS = ("a", "b", "c", "d")
+
+
+class Opening:
+    """Opens the realms of a store, and remembers what it opened."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = f"sqlite://{folder / 'store.db'}"
+        for realm in REALMS:
+            polaris_spark.connect(store=self.store, warehouse=str(folder / realm), realm=realm).close()
+        self.opened: list[tuple[str, ServedCatalogs]] = []
+
+    def __call__(self, realm: str) -> ServedCatalogs:
+        given = {"store": self.store, "realm": realm, "create": "false"}
+        session = open_session(Properties.parse(given), SystemClock(), logs_in=False)
+        self.opened.append((realm, ServedCatalogs(session, logs_in=False)))
+        return self.opened[-1][1]
+
+    def closed(self) -> list[str]:
+        """Return the names of the realms that were closed again."""
+        return [realm for realm, served in self.opened if served.session._closed.is_set()]
+
+
+def with_realms(folder: Path, most: int, test: Callable[[ManyRealms, Opening], Awaitable[None]]) -> Opening:
+    """Run a test with realms of which at most `most` are open."""
+    opening = Opening(folder)
+    held = connect_store(StoreURI.parse(opening.store), create=False)
+    logins = Logins(None, Metrics(), has_many_realms=True)
+    realms = ManyRealms(opening, logins, RealmNames(), check=lambda: None, most=most, needs_no_token=True)
+    try:
+        asyncio.run(asyncio.wait_for(test(realms, opening), PATIENCE_S))
+    finally:
+        realms.close()
+        logins.close()
+        held.close()
+    return opening
+
+
+async def use(realms: ManyRealms, name: str) -> bool:
+    """Use a realm, and return whether it is served."""
+    async with realms.using(name) as found:
+        return found.catalogs is not None
+
+
+def test_the_realm_that_was_used_least_recently_is_closed(tmp_path: Path) -> None:
+    async def test(realms: ManyRealms, opening: Opening) -> None:
+        for name in ("a", "b", "a", "c"):  # b is the oldest
+            assert await use(realms, name)
+            assert len(realms) <= 2
+        await asyncio.to_thread(wait_until, lambda: opening.closed() == ["b"], "b is closed")
+        assert await use(realms, "b")
+        assert [name for name, _ in opening.opened] == ["a", "b", "c", "b"]
+
+    opening = with_realms(tmp_path, 2, test)
+    assert sorted(opening.closed()) == ["a", "b", "b", "c"]
+
+
+def test_a_realm_in_use_stays_open(tmp_path: Path) -> None:
+    async def test(realms: ManyRealms, opening: Opening) -> None:
+        async with realms.using("a"), realms.using("b") as b:
+            with pytest.raises(TryAgainError, match="max-open-realms"):
+                await use(realms, "c")
+            assert b.catalogs is not None
+            b.catalogs.default.catalog.head()
+            assert not {"a", "b"} & set(opening.closed())
+        assert await use(realms, "c")
+
+    with_realms(tmp_path, 2, test)
+
+
+def test_a_realm_with_a_run_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(realms: ManyRealms, opening: Opening) -> None:
+        assert await use(realms, "a")
+        runs = opening.opened[0][1].session.resource(Runs)
+        monkeypatch.setattr(runs, "is_busy", lambda: True)
+        for name in ("b", "c", "d"):
+            assert await use(realms, name)
+        assert "a" not in opening.closed()
+        monkeypatch.undo()
+        for name in ("b", "c"):
+            await use(realms, name)
+        await asyncio.to_thread(wait_until, lambda: "a" in opening.closed(), "a is closed")
+
+    with_realms(tmp_path, 2, test)
+
+
+def test_a_closed_realm_leaves_nothing_in_the_store_that_stays_open(tmp_path: Path) -> None:
+    kept: list[weakref.ref[object]] = []
+
+    async def test(realms: ManyRealms, opening: Opening) -> None:
+        assert await use(realms, "a")
+        session = opening.opened.pop()[1].session
+        kept.extend(weakref.ref(one) for one in (session.catalog.references, session.access, session.serving))
+        del session
+        assert await use(realms, "b")
+
+        def is_gone() -> bool:
+            gc.collect()
+            return all(one() is None for one in kept)
+
+        await asyncio.to_thread(wait_until, is_gone, "the realm is freed")
+
+    with_realms(tmp_path, 1, test)
+    assert len(kept) == 3
+
+
+def test_simultaneous_requests_open_a_realm_once(tmp_path: Path) -> None:
+    async def test(realms: ManyRealms, opening: Opening) -> None:
+        assert await asyncio.gather(*(use(realms, name) for name in ("a", "b") * 20)) == [True] * 40
+        assert sorted(name for name, _ in opening.opened) == ["a", "b"]
+        assert await asyncio.gather(*(use(realms, f"x{i}") for i in range(40))) == [False] * 40
+        assert len(realms) == 2  # names that clients invent close no realm
+
+    with_realms(tmp_path, 2, test)
