@@ -37,6 +37,7 @@ from polaris_spark.cli.output import (
     screen,
 )
 from polaris_spark.cli.progress import steps
+from polaris_spark.cli.sweep_realms import sweep_realms
 from polaris_spark.clock import SystemClock, iso_text
 from polaris_spark.errors import InputError, PolarisError
 from polaris_spark.jobs.import_catalog import IMPORT
@@ -481,6 +482,8 @@ for _procedure in procedures().values():
             add(_procedure)
         except InputError as error:  # from another package's procedure: the other commands work without it
             errors().print(f"polaris-spark: {error}", markup=False)
+
+app.command("sweep-realms")(sweep_realms)
 
 import_catalog = command_of(IMPORT, "import")
 """The function of the command `polaris-spark import`."""

@@ -17,6 +17,7 @@ from polaris_spark import objects
 from polaris_spark.backends.base import ObjectKey, Split
 from polaris_spark.catalog.engine import Engine, LocalEngine, Reach, Row, Rows
 from polaris_spark.catalog.files.files import Files
+from polaris_spark.clock import Clock
 from polaris_spark.commits.change import Operation
 from polaris_spark.errors import CorruptionError, PolarisError, TryAgainError
 from polaris_spark.maintenance.periods import Policy
@@ -35,12 +36,32 @@ DELETE_TOGETHER = 500
 _POINTERS_TOGETHER = 5_000
 """Number of objects whose pointers are collected at a time, to remove duplicates."""
 _SPLITS_PER_PART = 2
-_HEADERS = "id bigint, part int, type string, bytes bigint, points binary"
+HEADERS = "id bigint, part int, type string, bytes bigint, points binary"
 """Columns that a scan returns for each object row. `points` has the ids of the objects to which the object has strong
 pointers, eight bytes each.
 
 If the row has no readable header, `type` is null and `points` is empty.
 """
+
+
+class Rate:
+    """Bounds the number of rows that are read and deleted in a second, by pauses. For one thread."""
+
+    def __init__(self, rows_per_second: int, clock: Clock) -> None:
+        """
+        Args:
+            rows_per_second: the bound, at least 1.
+        """
+        self._ms_per_row = 1_000 / rows_per_second
+        self._clock = clock
+        self._free_at = clock.monotonic_ms()
+
+    def take(self, rows: int) -> None:
+        """Wait until the earlier rows have had their time, and then count `rows` further rows."""
+        now = self._clock.monotonic_ms()
+        if self._free_at > now:
+            self._clock.sleep_ms(self._free_at - now)
+        self._free_at = max(self._free_at, now) + rows * self._ms_per_row
 
 
 class Count(NamedTuple):
@@ -85,21 +106,54 @@ def sweep(
         NewerFormatError: a newer release wrote an object that is needed; nothing was deleted.
     """
     engine = engine or LocalEngine(Reach(references.store, Files({}), references.clock))
+    roots = roots_of(references, policy, operation, engine, dry_run=dry_run)
+    return sweep_from(roots, references, engine, dry_run=dry_run)
+
+
+def roots_of(
+    references: References, policy: Policy, operation: Operation, engine: Engine, *, dry_run: bool
+) -> Roots:
+    """Carry out the steps of a sweep before the rows are read, and return the roots. A dry run changes nothing.
+
+    Raises:
+        PolarisError: as for `sweep`.
+    """
     if dry_run:
-        roots = list_roots_only(references, policy, engine.progress)
-    else:
-        roots = trim_fence_and_list_roots(references, policy, operation, engine.progress)
-    found = garbage(engine, references, roots).fixed()
+        return list_roots_only(references, policy, engine.progress)
+    return trim_fence_and_list_roots(references, policy, operation, engine.progress)
+
+
+def sweep_from(
+    roots: Roots,
+    references: References,
+    engine: Engine,
+    *,
+    dry_run: bool,
+    rows: Rows | None = None,
+    rate: Rate | None = None,
+) -> Swept:
+    """Delete the rows of a realm that cannot be reached from roots and that a sweep may delete.
+
+    Args:
+        rows: all object rows of the realm, as `reachable` returns them, read after the roots were listed; None to read
+            them now.
+        rate: bounds the number of rows that are deleted in a second, by an engine in this process; None for no bound.
+    Raises:
+        PolarisError: as for `sweep`.
+    """
+    found = garbage(engine, references, roots, rows).fixed()
     counts = _counted(engine, found)
     if not dry_run:
-        delete = partial(_delete, realm=references.store.realm)
+        delete = partial(_delete, realm=references.store.realm, rate=rate)
         engine.apply(delete, found, "rows bigint", by=("id", "part"), doing="deleting rows").collect()
     return Swept(roots, counts)
 
 
-def garbage(engine: Engine, references: References, roots: Roots) -> Rows:
+def garbage(engine: Engine, references: References, roots: Roots, rows: Rows | None = None) -> Rows:
     """Return the object rows that a sweep may delete: unreachable rows whose ids are below `roots.limit`.
 
+    Args:
+        rows: as for `reachable`.
     Returns:
         rows with the columns `id`, `part`, `type` (null if no header contains it) and `bytes`.
     Raises:
@@ -108,7 +162,7 @@ def garbage(engine: Engine, references: References, roots: Roots) -> Rows:
         NewerFormatError: a newer release wrote an object that is needed.
     """
     try:
-        rows, marked = reachable(engine, references.store, roots.commits)
+        rows, marked = reachable(engine, references.store, roots.commits, rows)
     except CorruptionError as error:
         raise explained(references, roots, error) from error
     engine.progress("looking for garbage", 0, 0)
@@ -119,20 +173,24 @@ def garbage(engine: Engine, references: References, roots: Roots) -> Rows:
     )
 
 
-def reachable(engine: Engine, store: ObjectStore, commits: Sequence[int]) -> tuple[Rows, Rows]:
+def reachable(
+    engine: Engine, store: ObjectStore, commits: Sequence[int], rows: Rows | None = None
+) -> tuple[Rows, Rows]:
     """Return (rows, marked): all object rows of a realm, and the ids of the objects that can be reached from commits.
 
     Args:
         engine: an engine whose store is `store`.
         commits: ids of the commits from which strong pointers are followed.
+        rows: all object rows of the realm, if they were read already, with the columns of `HEADERS`.
     Returns:
-        rows with the columns of `_HEADERS`, and rows with the column `id`.
+        rows with the columns of `HEADERS`, and rows with the column `id`.
     Raises:
         CorruptionError: an object that can be reached is missing or unreadable.
         NewerFormatError: a newer release wrote an object that can be reached.
     """
-    splits = store.backend.splits("objects", [store.realm], _SPLITS_PER_PART * engine.parts)
-    rows = engine.scan(partial(_headers, realm=store.realm), splits, _HEADERS, "reading headers").fixed("id")
+    if rows is None:
+        splits = store.backend.splits("objects", [store.realm], _SPLITS_PER_PART * engine.parts)
+        rows = engine.scan(_headers, splits, HEADERS, "reading headers").fixed("id")
     first = engine.query("SELECT id, type, points FROM {rows} WHERE part = 0", rows=rows)
     marked = _marked(engine, commits, first)
     _check(engine, store, first, marked)
@@ -200,11 +258,23 @@ def missing(realm: str, id: int, holder: int) -> str:
     return f"object {realm}/{id} is missing; {f'object {holder}' if holder else 'a reference'} points to it"
 
 
-def _headers(reach: Reach, split: Split, *, realm: str) -> Iterator[Row]:
-    """Yield the object rows of a split (a range of rows), with the columns of `_HEADERS`."""
+def _headers(reach: Reach, split: Split) -> Iterator[Row]:
+    """Yield the object rows of a split (a range of rows), with the columns of `HEADERS`."""
+    for _, *row in headers_by_realm(reach, split):
+        yield tuple(row)
+
+
+def headers_by_realm(reach: Reach, split: Split, rate: Rate | None = None) -> Iterator[Row]:
+    """Yield the object rows of a split, each with the instance id of its realm and the columns of `HEADERS`.
+
+    Args:
+        rate: bounds the number of rows that are read in a second; None for no bound.
+    """
     for batch in reach.backend.scan(split):
-        columns = (batch.column(name).to_pylist() for name in ("id", "part", "value"))
-        for id, part, value in zip(*columns, strict=True):
+        if rate is not None:
+            rate.take(batch.num_rows)
+        columns = (batch.column(name).to_pylist() for name in ("realm", "id", "part", "value"))
+        for realm, id, part, value in zip(*columns, strict=True):
             type, points = None, b""
             if part == 0:
                 try:
@@ -212,7 +282,7 @@ def _headers(reach: Reach, split: Split, *, realm: str) -> Iterator[Row]:
                     type, points = header.type, array("q", header.strong).tobytes()
                 except PolarisError:  # `_check` raises the error if the object is needed
                     pass
-            yield id, part, type, len(value), points
+            yield realm, id, part, type, len(value), points
 
 
 def _pointers(_: Reach, rows: Iterator[Row]) -> Iterator[Row]:
@@ -230,8 +300,10 @@ def _holders(_: Reach, rows: Iterator[Row], *, pointer: int) -> Iterator[Row]:
             yield (id,)
 
 
-def _delete(reach: Reach, rows: Iterator[Row], *, realm: str) -> Iterable[Row]:
+def _delete(reach: Reach, rows: Iterator[Row], *, realm: str, rate: Rate | None = None) -> Iterable[Row]:
     """Delete object rows, which are sorted by key. Yield the number of rows of each batch that was deleted."""
     while some := [ObjectKey(id, part) for id, part, _, _ in islice(rows, DELETE_TOGETHER)]:
+        if rate is not None:
+            rate.take(len(some))
         reach.backend.delete_objects(realm, some)
         yield (len(some),)

@@ -211,11 +211,11 @@ def test_a_catalog_that_is_slow_to_open_does_not_delay_others(
     served, begun, go_on = ServedCatalogs(session), threading.Event(), threading.Event()
     open_session = catalogs.open_session
 
-    def slow(properties: Properties, *more: Any) -> Session:
+    def slow(properties: Properties, *more: Any, **options: Any) -> Session:
         if properties.catalog == "slow":
             begun.set()
             assert go_on.wait(PATIENCE_S)
-        return open_session(properties, *more)
+        return open_session(properties, *more, **options)
 
     monkeypatch.setattr(catalogs, "open_session", slow)
     with ThreadPoolExecutor(2) as threads:
