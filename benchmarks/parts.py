@@ -27,6 +27,7 @@ from benchmarks import (
     listing_peers,
     loading,
     peers,
+    realms,
     refreshes,
     sweeps,
     system_views,
@@ -231,6 +232,10 @@ PARTS: dict[str, Part] = {
             tables=2 if of.quick else min(200, of.tables),
             snapshots=12 if of.quick else 50,
         ),
+    ),
+    "realms": Part(
+        "one server of a thousand realms beside a server of one",
+        lambda folder, of: realms.measure(folder, rounds=of.rounds, calls=10 * of.calls, quick=of.quick),
     ),
     "earlier": Part(
         "commits, loads and pages beside an earlier checkout (--against)",

@@ -72,7 +72,7 @@ def test_each_realm_loses_its_own_garbage(store: str) -> None:
 
 
 def test_the_store_is_scanned_once(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    scanned: Counter[str] = Counter()
+    scanned: Counter[tuple[str, int]] = Counter()
     splits, scan = SQLiteBackend.splits, SQLiteBackend.scan
     asked: list[Any] = []
 
