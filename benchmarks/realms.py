@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import polaris_spark
@@ -74,7 +75,7 @@ def _serving(store: str, *options: str) -> Iterator[_Server]:
 
 def _fill(store: str, folder: Path, realm: str) -> None:
     """Create a realm with one table."""
-    options = {"realm": realm, "warehouse": str(folder / realm), "metadata_files": "never"}
+    options: dict[str, Any] = {"realm": realm, "warehouse": str(folder / realm), "metadata_files": "never"}
     with polaris_spark.connect(store=store, **options) as session:
         for path, body in (
             ("v1/namespaces", {"namespace": ["db"]}),
