@@ -48,7 +48,7 @@ COMMANDS = {
     ),
     "serve": Entry(
         "polaris_spark.cli.serve:serve",
-        "Serve the catalogs of a realm to clients of the Iceberg REST protocol.",
+        "Serve the catalogs of one or many realms to clients of the Iceberg REST protocol.",
     ),
     "export": Entry(
         "polaris_spark.cli.export:export",

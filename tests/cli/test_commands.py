@@ -131,7 +131,7 @@ def test_h_is_short_for_help(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("words", "wanted"),
-    [("tab", {"tables"}), ("tables --cat", {"--catalog"}), ("maintain swe", {"sweep"})],
+    [("tab", {"tables"}), ("tables --cat", {"--catalog"}), ("maintain swe", {"sweep", "sweep-realms"})],
 )
 def test_a_shell_completes_commands_and_options(words: str, wanted: set[str]) -> None:
     typed = ["polaris-spark", *words.split()]
