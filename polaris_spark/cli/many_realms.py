@@ -129,7 +129,7 @@ class ServedStore:
         from polaris_spark.rest.opening import open_session
         from polaris_spark.server import ServedCatalogs
 
-        catalogs = [row.name for row in opened.realm(name).catalogs()]
+        catalogs = [row.name for row in opened.active_realm(name).catalogs()]
         if not catalogs:
             raise NotFoundError(f"realm {name!r} has no catalog")
         wanted = self._properties.catalog

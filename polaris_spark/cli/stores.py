@@ -165,6 +165,15 @@ class OpenStore:
             )
         return OpenRealm(self._connection, record)
 
+    def active_realm(self, name: str) -> OpenRealm:
+        """Return an ACTIVE realm. Unlike `realm`, this reads no other realm, not even for the text of an error.
+
+        Raises:
+            RealmStateError: the realm does not exist or is not ACTIVE.
+            InputError: the name is not a valid realm name.
+        """
+        return OpenRealm(self._connection, self._connection.realms.active(name))
+
     def writable_realm(self, name: str) -> References:
         """Return the references of an active realm, in order to change them.
 

@@ -119,7 +119,7 @@ def _to_sweep(
     from polaris_spark.rest.opening import open_session
 
     name = properties.realm
-    catalogs = opened.realm(name).catalogs()
+    catalogs = opened.active_realm(name).catalogs()
     if not catalogs:
         raise InputError(f"realm {name!r} has no catalog")
     properties = dataclasses.replace(properties, catalog=catalogs[0].name, credential=None)

@@ -149,8 +149,20 @@ class Protocol:
         """
         name = "" if self.realms.names is None else self.realms.names.of(request.scope)[0]
         async with self.realms.using(name) as realm:
-            await caller_in(realm, request)
+            caller = await caller_in(realm, request)
+            assert realm.catalogs is not None
+            await self._check_serving(realm.catalogs, caller)
             return realm.name.label
+
+    async def _check_serving(self, catalogs: ServedCatalogs, caller: Caller) -> None:
+        """Check, for a request that the handler does not answer, that a realm of many is still served.
+
+        Raises:
+            PolarisError: as for `_require_serving`.
+        """
+        if self.realms.names is not None:
+            run = asyncio.get_running_loop().run_in_executor
+            await run(self._pool, self._require_serving, catalogs, caller)
 
     async def _respond(
         self, request: Request, realm: ServedRealm, route: Match | RequestError, claim: Claim
@@ -162,9 +174,10 @@ class Protocol:
             )
             return as_http(answer, gzipped=False)
         caller = await caller_in(realm, request)
-        if isinstance(route, RequestError):  # raised before the body is read
-            raise route
         assert realm.catalogs is not None  # a realm that is not served accepts no caller
+        if isinstance(route, RequestError):  # raised before the body is read
+            await self._check_serving(realm.catalogs, caller)
+            raise route
         arguments = Arguments(
             realm.catalogs,
             route,
@@ -227,7 +240,7 @@ class Protocol:
 
     def _handled(self, arguments: Arguments, *, gzipped: bool) -> Response | PendingResponse:
         try:
-            self._require_serving(arguments)  # before rows of the realm are read
+            self._require_serving(arguments.catalogs, arguments.caller)  # before rows of the realm are read
             session, query = _session(arguments)
         except Exception as error:
             return refusal(error)
@@ -245,15 +258,15 @@ class Protocol:
         )
         return answer if isinstance(answer, PendingResponse) else as_http(answer, gzipped=gzipped)
 
-    def _require_serving(self, arguments: Arguments) -> None:
+    def _require_serving(self, catalogs: ServedCatalogs, caller: Caller) -> None:
         """Raise an error if the realm can no longer be used. If the server serves many realms, the error does not
         reveal that the realm exists."""
         try:
-            arguments.catalogs.session.serving.require()
+            catalogs.session.serving.require()
         except RealmStateError as error:
             if self.realms.names is None:
                 raise
-            raise not_served(arguments.caller) from error
+            raise not_served(caller) from error
 
 
 def _session(arguments: Arguments) -> tuple[Session, Mapping[str, str]]:

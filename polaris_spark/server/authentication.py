@@ -50,6 +50,7 @@ class Authentication:
         realm: RealmName,
         *,
         admit: Callable[[Login], None] = lambda _: None,
+        is_served: Callable[[], bool] = lambda: True,
         now: Callable[[], float] = time.time,
     ) -> None:
         """
@@ -59,10 +60,12 @@ class Authentication:
             memory: what the server remembers of logins.
             realm: the realm to which callers log in.
             admit: function that raises `NotAuthorizedError` if a principal may not log in, even with a valid token.
+            is_served: function that returns whether the realm can still be used. It may read the database.
             now: function that returns the seconds since 1970.
         """
         self._authenticators = tuple(authenticators)
         self._admit = admit
+        self.is_served = is_served
         self._metrics = metrics
         self.threads = threads
         self.memory = memory
@@ -158,7 +161,7 @@ class Authentication:
         return login
 
     def _ask(self, token: str) -> Login:
-        if len(token) <= MAX_TOKEN:
+        if len(token) <= MAX_TOKEN and self.is_served():
             for one in self._authenticators:
                 login = one.authenticate(token)
                 if login is not None:

@@ -23,8 +23,7 @@ _MOST_REALMS: Final = 10_000
 
 
 class Metrics:
-    """The metrics of one server. The labels have a small number of values, whatever requests clients send. Only the
-    thread of the event loop may use it."""
+    """The metrics of one server. Thread-safe. The labels have a small number of values, whatever clients send."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()

@@ -348,7 +348,9 @@ class TokenEndpoint:
         return verified
 
     def _head(self) -> CommitReader | None:
-        return None if self._references is None else access_head(self._references)
+        if self._references is None or not self._authentication.is_served():
+            return None
+        return access_head(self._references)
 
 
 def _narrowed(

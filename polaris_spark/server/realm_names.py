@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.types import Scope
 
 from polaris_spark.errors import BadRequestError, InputError
+from polaris_spark.system.realms import MAX_REALM_BYTES
 
 HEADER: Final = "Polaris-Realm"
 """Header that names the realm of a request, as in Apache Polaris."""
@@ -79,9 +80,11 @@ class RealmNames(NamedTuple):
 
     def _label(self, request: Request) -> str | None:
         hosts = request.headers.getlist("host")
-        if self.domain is None or len(hosts) != 1:
+        if len(hosts) > 1:  # RFC 9112, section 3.2
+            raise BadRequestError("the request has more than one header Host")
+        if self.domain is None or not hosts:
             return None
-        host = re.sub(r":[0-9]{1,5}$", "", hosts[0].lower())
+        host = re.sub(r":[0-9]*$", "", hosts[0].lower()).removesuffix(".")
         label, dot, domain = host.partition(".")
         return label if dot and domain == self.domain and _LABEL.fullmatch(label) else None
 
@@ -93,4 +96,6 @@ def _text(name: bytes) -> str:
         text = ""
     if not text:
         raise BadRequestError("the name of the realm is empty or not UTF-8")
-    return text
+    return text[
+        : MAX_REALM_BYTES + 1
+    ]  # no realm has a longer name; the server remembers names for a short time

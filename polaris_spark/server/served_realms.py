@@ -9,11 +9,13 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from polaris_spark.access.token_keys import ServerKey
 from polaris_spark.access.tokens import LIFETIME_SECONDS, TokenIssuer
 from polaris_spark.errors import InputError, NotFoundError, RealmStateError, TryAgainError
+from polaris_spark.rest.session import Session
 from polaris_spark.server.authentication import FAILURES_PER_ADDRESS, Authentication, RealmName
 from polaris_spark.server.catalogs import ServedCatalogs
 from polaris_spark.server.login_limits import LoginMemory, VerifyingThreads
@@ -99,6 +101,7 @@ class Logins:
             self._memory,
             named,
             admit=logins.admit,
+            is_served=partial(_is_served, session) if self._has_many_realms else lambda: True,
         )
         tokens = None
         if self._issuing is not None:
@@ -124,6 +127,15 @@ class Logins:
     def close(self) -> None:
         """End the threads."""
         self._threads.close()
+
+
+def _is_served(session: Session) -> bool:
+    try:
+        session.serving.require()
+    except RealmStateError as error:
+        log.info("the realm %r is no longer served: %s", session.properties.realm, error)
+        return False
+    return True
 
 
 class Realms(Protocol):
@@ -179,7 +191,10 @@ class ManyRealms:
     used least recently is closed, unless requests, runs or transactions still use it. For the thread of the event loop
     only, except `check` and `close`.
 
-    A realm that does not exist, is not ACTIVE, has no catalog or may not be served, is missing for clients.
+    A realm that does not exist, is not ACTIVE, has no catalog or may not be served, is missing for clients. Whether an
+    open realm is still ACTIVE is checked by its requests, in the threads where they are handled or their tokens are
+    verified, so this costs no further switch of threads. After a check that failed, the next request opens the realm
+    again.
     """
 
     def __init__(
@@ -245,7 +260,6 @@ class ManyRealms:
             entry.users += 1
             try:
                 found = await asyncio.shield(entry.opening)
-                serves = found is not None and await self._serves(found)
             except BaseException:
                 entry.users -= 1
                 if entry.opening.done():
@@ -253,7 +267,8 @@ class ManyRealms:
                     if failed and self._entries.get(name) is entry:
                         del self._entries[name]
                 raise
-            if serves:
+            catalogs = entry.catalogs()
+            if catalogs is not None and not catalogs.session.serving.is_refused:
                 return entry, found
             if self._entries.get(name) is entry:
                 del self._entries[name]
@@ -330,24 +345,14 @@ class ManyRealms:
     def _open_checked(self, name: str) -> ServedCatalogs:
         catalogs = self._open(name)
         try:
+            # The realm may have been refused when it was open before.
+            catalogs.session.serving.require()
             if self._needs_no_token and catalogs.session.access.is_on:
                 raise InputError("it has access control, so --insecure does not serve it")
         except BaseException:
             catalogs.close()
             raise
         return catalogs
-
-    async def _serves(self, realm: ServedRealm) -> bool:
-        assert realm.catalogs is not None
-        serving = realm.catalogs.session.serving
-        if serving.is_fresh:
-            return True
-        try:
-            await asyncio.get_running_loop().run_in_executor(self._pool, serving.require)
-        except RealmStateError as error:
-            log.info("the realm %r is no longer served: %s", realm.name.name, error)
-            return False
-        return True
 
     def check(self) -> None:
         """Check that the store can be read."""

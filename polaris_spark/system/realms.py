@@ -430,9 +430,9 @@ class ServingRealm:
         self._guard = clock.lock()
 
     @property
-    def is_fresh(self) -> bool:
-        """Whether `require` needs no access to the database now."""
-        return self._elapsed_ms() < self._until
+    def is_refused(self) -> bool:
+        """Whether the realm could not be used at the last check."""
+        return self._until == -math.inf
 
     def require(self) -> None:
         """Raise an error if the realm can no longer be used. This reads the record of the realm if it was not read
