@@ -36,6 +36,40 @@ def served_realms(text: str) -> frozenset[str] | None:
     return frozenset(names)
 
 
+def check_options(
+    property: Sequence[str] | None,
+    allowed: Sequence[str],
+    *,
+    token: str | None,
+    warehouse: str | None,
+    work: bool,
+) -> None:
+    """Check that the options fit a server of many realms.
+
+    Raises:
+        InputError: they do not.
+    """
+    if token is not None:
+        raise InputError(
+            "--token is not allowed with --realms, because every realm needs its own tokens: give --token-file"
+        )
+    if warehouse is not None:
+        raise InputError("--warehouse is not allowed with --realms: each catalog has its own warehouse")
+    if work:
+        raise InputError("--work is not allowed with --realms: run polaris-spark work for each realm")
+    for one in property or ():
+        if one.partition("=")[0] in ("credential", "token", "principal"):
+            raise InputError(
+                f"the property {one.partition('=')[0]!r} is not allowed with --realms: the server logs in to none"
+            )
+    for place in allowed:
+        if REALM_FIELD not in place:
+            raise InputError(
+                f"--allow-location is {place!r}; with --realms it must contain {REALM_FIELD}, which stands for "
+                "the name of the realm, because realms must not share locations"
+            )
+
+
 class ServedStore:
     """A store whose realms a server opens when clients request them."""
 
@@ -60,34 +94,6 @@ class ServedStore:
         self._allowed = allowed
         self._follow_links = follow_links
         self._storage = storage
-
-    def check_options(
-        self, property: Sequence[str] | None, *, token: str | None, warehouse: str | None, work: bool
-    ) -> None:
-        """Check that the options fit a server of many realms.
-
-        Raises:
-            InputError: they do not.
-        """
-        if token is not None:
-            raise InputError(
-                "--token is not allowed with --realms, because every realm needs its own tokens: give --token-file"
-            )
-        if warehouse is not None:
-            raise InputError("--warehouse is not allowed with --realms: each catalog has its own warehouse")
-        if work:
-            raise InputError("--work is not allowed with --realms: run polaris-spark work for each realm")
-        for one in property or ():
-            if one.partition("=")[0] in ("credential", "token", "principal"):
-                raise InputError(
-                    f"the property {one.partition('=')[0]!r} is not allowed with --realms: the server logs in to none"
-                )
-        for place in self._allowed:
-            if REALM_FIELD not in place:
-                raise InputError(
-                    f"--allow-location is {place!r}; with --realms it must contain {REALM_FIELD}, which stands for "
-                    "the name of the realm, because realms must not share locations"
-                )
 
     def serve(
         self,

@@ -203,7 +203,7 @@ def serve(
     from polaris_spark.catalog.files.locations import segments
 
     """Serve the catalogs of one or many realms to clients of the Iceberg REST protocol."""
-    from polaris_spark.cli.many_realms import REALM_FIELD, ServedStore, served_realms
+    from polaris_spark.cli.many_realms import REALM_FIELD, ServedStore, check_options, served_realms
     from polaris_spark.cli.stores import properties_of
     from polaris_spark.cli.work import ServingWorker
     from polaris_spark.extension import ROUTER
@@ -216,6 +216,9 @@ def serve(
         _log_logins(login_log)
     if realms is None and realm_domain is not None:
         raise InputError("--realm-domain needs --realms; give both")
+    allowed = allow_location or []
+    if realms is not None:
+        check_options(property, allowed, token=token, warehouse=warehouse, work=work)
     options = {"warehouse": warehouse, "principal": principal, "metadata-files": metadata_files}
     given = {"store": store, "realm": realm or "default", "catalog": catalog}
     given |= {name: text for name, text in options.items() if text}
@@ -239,14 +242,12 @@ def serve(
         connections=server.ConnectionBounds(max_connections, max_connections_per_address),
     )
     endpoint.check()
-    allowed = allow_location or []
     for place in allowed:
         segments(place.replace(REALM_FIELD, "r") if realms else place)
     storage = None if storages is None else _storage(storages)
     collect_seldom()
     if realms is not None:
         many = ServedStore(store, properties, password, allowed, follow_links=follow_links, storage=storage)
-        many.check_options(property, token=token, warehouse=warehouse, work=work)
         names = server.RealmNames(realm, realm_domain)
         many.serve(names, served_realms(realms), max_open_realms, endpoint, _announce)
         return

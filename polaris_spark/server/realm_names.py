@@ -52,7 +52,7 @@ class RealmNames(NamedTuple):
         given = request.headers.getlist(HEADER)
         if len(given) > 1:
             raise BadRequestError(f"the request has more than one header {HEADER}")
-        found = {_text(one.encode("latin-1")) for one in given}
+        found = {_text(one.strip(" \t").encode("latin-1")) for one in given}
         raw: bytes = scope["raw_path"]
         if raw.startswith(PREFIX):
             quoted, slash, rest = raw.removeprefix(PREFIX).partition(b"/")

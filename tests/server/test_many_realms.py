@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,10 +17,12 @@ from polaris_spark.commits.change import Operation
 from polaris_spark.config import StoreURI
 from polaris_spark.system.connections import StoreConnection, connect_store
 from polaris_spark.system.realms import RealmState
+from polaris_spark.system.tasks import Tasks
 from polaris_spark.testing.waiting import wait_until
+from tests.cli.catalogs import run
 from tests.rest.client import new_key
 from tests.server.realms import FORM, KEY, Realm, credentials_form, exchange_form, new_realm
-from tests.server.servers import Remote, Server, refused
+from tests.server.servers import PATIENCE, Remote, Server
 
 STATIC = {"sales": "static-token-of-sales", "plain": "static-token-of-plain"}
 NOT_SERVED = ("unknown", "inactive", "purged", "empty", "::system")
@@ -170,6 +173,64 @@ def test_requests_must_name_one_realm(world: World) -> None:
         assert nowhere.send("GET", path)[0] in (400, 401, 404)
 
 
+SPELLINGS = {
+    "/realms/%73ales/v1/namespaces": 200,
+    "/realms/Sales/v1/namespaces": 401,
+    "/realms/sales%20/v1/namespaces": 401,
+    "/realms/sales%00/v1/namespaces": 401,
+    "/realms/sales%2F..%2Fhr/v1/namespaces": 401,
+    "/realms/hr/../sales/v1/namespaces": 401,
+    "/realms/hr/realms/sales/v1/namespaces": 401,
+    "/realms/sales/../hr/v1/namespaces": 404,
+    "/realms/sales/realms/hr/v1/namespaces": 404,
+    "/realms/%3A%3Asystem/v1/namespaces": 401,
+    f"/realms/{'x' * 5_000}/v1/namespaces": 401,
+    "/%72ealms/sales/v1/namespaces": 400,
+    "//realms/sales/v1/namespaces": 400,
+}
+"""Statuses of paths, for a client that has a token of the realm `sales`."""
+
+
+def test_a_path_names_exactly_one_realm(world: World) -> None:
+    tenant = Tenant(world.server.uri, "", world.tenant("sales").log_in().token, by="nothing")
+    for path, status in SPELLINGS.items():
+        answered, _, text = tenant.send("GET", path.removeprefix("/"))
+        assert answered == status, path
+        assert "of_hr" not in text
+
+
+HEADERS = {
+    ("Host: SALES.Catalog.Test.:8181",): 200,
+    ("Host: sales.catalog.test:",): 200,
+    ("Polaris-Realm: \t sales \t",): 200,
+    ("Host: sales.catalog.test", "Polaris-Realm: sales"): 200,
+    ("Host: hr.catalog.test", "Host: sales.catalog.test"): 400,
+    ("Host: x", "Polaris-Realm: hr", "Polaris-Realm: sales"): 400,
+    ("Host: x", "Polaris-Realm: sales", "Polaris-Realm: sales"): 400,
+    ("Host: x@sales.catalog.test",): 400,
+    ("Host: hr.sales.catalog.test",): 400,
+    ("Host: sales..catalog.test",): 400,
+    ("Host: sales.catalog.test.evil.test",): 400,
+    ("Host: x", "Polaris_Realm: sales"): 400,
+    ("Host: x", "X-Forwarded-Host: sales.catalog.test"): 400,
+    ("Host: x", "Polaris-Realm: hr", "X-Forwarded-Host: sales.catalog.test"): 401,
+    ("Host: x", "Polaris-Realm: sales,hr"): 401,
+}
+"""Statuses of headers, for a client that has a token of the realm `sales`."""
+
+
+def test_headers_name_exactly_one_realm(world: World) -> None:
+    tenant = world.tenant("sales").log_in()
+    place = Remote(world.server.uri).uri
+    for given, status in HEADERS.items():
+        lines = ["GET /v1/namespaces HTTP/1.1", f"Authorization: Bearer {tenant.token}", "Connection: close"]
+        with socket.create_connection((place.hostname, place.port), PATIENCE) as connection:
+            connection.sendall("\r\n".join([*lines, *given, "", ""]).encode())
+            answer = b"".join(iter(lambda: connection.recv(65_536), b"")).decode()
+        assert answer.split()[1] == str(status), given
+        assert "of_hr" not in answer
+
+
 def test_a_token_is_valid_in_one_realm_only(world: World) -> None:
     ours, theirs = world.tenant("sales").log_in(), world.tenant("hr").log_in()
     for token in (ours.token, STATIC["sales"]):
@@ -220,17 +281,34 @@ def test_page_tokens_tags_keys_and_ids_mean_nothing_in_another_realm(world: Worl
 
     stolen = {"name": "stolen", "schema": SCHEMA, "location": locations[0]}
     assert theirs.send("POST", "v1/namespaces/db/tables", stolen)[0] == 403
+    for where in (str(Path(locations[0].removeprefix("file://")).parent), locations[0]):
+        catalog = {"name": "stolen", "type": "INTERNAL", "properties": {"default-base-location": where}}
+        storage = {"storageType": "FILE", "allowedLocations": [where]}
+        body = {"catalog": {**catalog, "storageConfigInfo": storage}}
+        assert theirs.send("POST", "api/management/v1/catalogs", body)[0] == 403
+        orphans = {"arguments": {"location": where}, "wait-seconds": PATIENCE}
+        assert theirs.send("POST", "polaris-spark/v1/procedures/remove_orphans", orphans)[0] == 403
     register = {"name": "stolen", "metadata-location": f"{locations[0]}/metadata/v1.metadata.json"}
     assert theirs.send("POST", "v1/namespaces/db/register", register)[0] == 403
 
 
 def test_runs_and_feeds_show_nothing_of_another_realm(world: World) -> None:
     ours, theirs = world.tenant("sales").log_in("root"), world.tenant("hr").log_in("root")
-    run = ours.ok("POST", "polaris-spark/v1/procedures/fsck", {"id": "the-run", "wait-seconds": 10})
+    asked = {"id": "the-run", "wait-seconds": PATIENCE}
+    run = ours.ok("POST", "polaris-spark/v1/procedures/fsck", asked)
     assert run["id"] == "the-run"
     assert theirs.send("GET", "polaris-spark/v1/runs/the-run")[0] == 404
     assert theirs.send("DELETE", "polaris-spark/v1/runs/the-run")[0] == 404
     assert theirs.ok("GET", "polaris-spark/v1/runs")["runs"] == []
+    connection = world.connection()
+    try:
+        instance = connection.realms.active("sales").instance
+        with Tasks(connection.backend, connection.clock).running("fsck", instance):  # delays no other realm
+            check = {"arguments": {"only": "sales"}, "wait-seconds": PATIENCE}
+            status, _, text = theirs.send("POST", "polaris-spark/v1/procedures/fsck", check)
+            assert status == 403, text
+    finally:
+        connection.close()
     catalogs = theirs.ok("GET", "api/management/v1/catalogs")["catalogs"]
     assert [one["name"] for one in catalogs] == ["polaris"]
 
@@ -275,6 +353,28 @@ def test_a_realm_that_is_deactivated_answers_like_an_unknown_one(world: World) -
     wait_until(lambda: tenant.send("GET", "v1/namespaces")[0] == 200, "the realm serves again")
 
 
+def test_a_deactivated_realm_with_principals_answers_like_an_unknown_one(world: World) -> None:
+    token = world.tenant("hr").log_in().token
+    assert token is not None
+    tenant, unknown = world.tenant("hr", token), world.tenant("unknown", token)
+    world.move("hr", RealmState.INACTIVE)
+    try:
+        for send in (
+            lambda one: one.send("GET", "openapi.json"),
+            lambda one: one.send("GET", "v1/none"),
+            lambda one: one.send("POST", "v1/namespaces", {"namespace": ["late"]}),
+            lambda one: one.ask(credentials_form("ann")),
+            lambda one: one.ask(exchange_form(token)),
+        ):
+            wait_until(
+                lambda send=send: described(send(tenant)) == described(send(unknown)), "the change holds"
+            )
+    finally:
+        world.move("hr", RealmState.ACTIVE)
+    wait_until(lambda: tenant.send("GET", "openapi.json")[0] == 200, "the realm serves again")
+    assert "late" not in tenant.names()
+
+
 def test_failed_logins_limit_one_realm_only(tmp_path: Path) -> None:
     store, _, _ = new_store(tmp_path)
     options = ["--realms", "sales,hr,empty", "--realm", "hr", "--token-key", "env:KEY"]
@@ -307,7 +407,7 @@ def test_options_that_many_realms_could_share_are_refused(tmp_path: Path) -> Non
     tokens.touch(mode=0o600)
     tokens.write_text("ann:secret-secret\n")
     complaints = {
-        "--token-file": ["--token", "env:TOKEN"],
+        "every realm needs its own tokens": ["--token", "env:TOKEN"],
         "must contain {realm}": ["--insecure", "--allow-location", str(tmp_path)],
         "has a token without a realm": ["--token-file", str(tokens)],
         "has its own warehouse": ["--insecure", "--warehouse", str(tmp_path)],
@@ -317,4 +417,5 @@ def test_options_that_many_realms_could_share_are_refused(tmp_path: Path) -> Non
     }
     for complaint, given in complaints.items():
         realms = ["--realms", "default" if "one of" in complaint else "all"]
-        assert complaint in refused(store, *realms, *given, env={"TOKEN": "t" * 20}), given
+        answer = run("serve", store, "--port", "0", *realms, *given, TOKEN="t" * 20)
+        assert (answer.code, complaint in answer.err) == (2, True), (given, answer)

@@ -11,15 +11,17 @@ from pathlib import Path
 import pytest
 
 import polaris_spark
-from polaris_spark.clock import SystemClock
+from polaris_spark.cli.stores import open_store
+from polaris_spark.clock import ManualClock, SystemClock
 from polaris_spark.config import Properties, StoreURI
-from polaris_spark.errors import TryAgainError
+from polaris_spark.errors import RealmStateError, TryAgainError
 from polaris_spark.extension.runs import Runs
 from polaris_spark.rest.opening import open_session
 from polaris_spark.server import RealmNames, ServedCatalogs
 from polaris_spark.server.metrics import Metrics
 from polaris_spark.server.served_realms import Logins, ManyRealms
 from polaris_spark.system.connections import connect_store
+from polaris_spark.system.realms import SERVING_MS, RealmState
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 
 REALMS = ("a", "b", "c", "d")
@@ -33,10 +35,11 @@ class Opening:
         for realm in REALMS:
             polaris_spark.connect(store=self.store, warehouse=str(folder / realm), realm=realm).close()
         self.opened: list[tuple[str, ServedCatalogs]] = []
+        self.clock = ManualClock(SystemClock().now_ms())
 
     def __call__(self, realm: str) -> ServedCatalogs:
         given = {"store": self.store, "realm": realm, "create": "false"}
-        session = open_session(Properties.parse(given), SystemClock(), logs_in=False)
+        session = open_session(Properties.parse(given), self.clock, logs_in=False)
         self.opened.append((realm, ServedCatalogs(session, logs_in=False)))
         return self.opened[-1][1]
 
@@ -48,7 +51,7 @@ class Opening:
 def with_realms(folder: Path, most: int, test: Callable[[ManyRealms, Opening], Awaitable[None]]) -> Opening:
     """Run a test with realms of which at most `most` are open."""
     opening = Opening(folder)
-    held = connect_store(StoreURI.parse(opening.store), create=False)
+    held = connect_store(StoreURI.parse(opening.store), clock=opening.clock, create=False)
     logins = Logins(None, Metrics(), has_many_realms=True)
     realms = ManyRealms(opening, logins, RealmNames(), check=lambda: None, most=most, needs_no_token=True)
     try:
@@ -126,6 +129,39 @@ def test_a_closed_realm_leaves_nothing_in_the_store_that_stays_open(tmp_path: Pa
 
     with_realms(tmp_path, 1, test)
     assert len(kept) == 3
+
+
+def test_a_realm_that_was_refused_is_opened_again(tmp_path: Path) -> None:
+    def refuse(opening: Opening) -> None:
+        session = opening.opened[-1][1].session
+        session.connection.realms.move("a", RealmState.INACTIVE)
+        opening.clock.advance(SERVING_MS)
+        with pytest.raises(RealmStateError):  # as requests do
+            session.serving.require()
+
+    async def test(realms: ManyRealms, opening: Opening) -> None:
+        assert await use(realms, "a")
+        refuse(opening)
+        opening.opened[0][1].session.connection.realms.move("a", RealmState.ACTIVE)
+        assert await use(realms, "a")
+        assert [name for name, _ in opening.opened] == ["a", "a"]
+        await asyncio.to_thread(wait_until, lambda: opening.closed() == ["a"], "the first one is closed")
+        assert await use(realms, "a")
+        refuse(opening)
+        assert not await use(realms, "a")
+
+    with_realms(tmp_path, 2, test)
+
+
+def test_an_unknown_name_costs_no_look_at_the_other_realms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening = Opening(tmp_path)
+    with open_store(opening.store) as opened:
+        assert opened.active_realm("a").record.name == "a"
+        monkeypatch.setattr(type(opened), "realms", lambda _: pytest.fail("all realms were read"))
+        with pytest.raises(RealmStateError, match="there is no realm 'x'"):
+            opened.active_realm("x")
 
 
 def test_simultaneous_requests_open_a_realm_once(tmp_path: Path) -> None:
