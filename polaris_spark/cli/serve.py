@@ -200,9 +200,8 @@ def serve(
     property: Property = None,
     password: Password = None,
 ) -> None:
-    from polaris_spark.catalog.files.locations import segments
-
     """Serve the catalogs of one or many realms to clients of the Iceberg REST protocol."""
+    from polaris_spark.catalog.files.locations import segments
     from polaris_spark.cli.many_realms import REALM_FIELD, ServedStore, check_options, served_realms
     from polaris_spark.cli.stores import properties_of
     from polaris_spark.cli.work import ServingWorker
