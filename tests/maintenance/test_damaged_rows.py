@@ -17,6 +17,7 @@ from polaris_spark.catalog.rows import NAMES, TABLE
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import commits
 from polaris_spark.commits.rows import Commit, Entries
+from polaris_spark.errors import NewerFormatError
 from polaris_spark.jobs.registry import call
 from polaris_spark.store.cache import process_cache
 from tests.cli.catalogs import run
@@ -245,9 +246,8 @@ def test_a_dropped_table_of_an_unknown_type_is_not_purged(lake: Lake, tmp_path: 
         [[row]] = database.execute("SELECT value FROM objects WHERE id = ?", (id,))
         database.execute("UPDATE objects SET value = ? WHERE id = ?", (strange, id))
     process_cache().clear()
-    [kept] = purge(lake)
-    assert kept[3:5] == ("default.lake.db.t", "kept")
-    assert "not installed" in kept[5]
+    with pytest.raises(NewerFormatError, match="not installed"):  # unknown fields may name files of other tables
+        purge(lake)
     assert lake.files() == before
     with sqlite3.connect(tmp_path / "c.db") as database:
         database.execute("UPDATE objects SET value = ? WHERE id = ?", (row, id))

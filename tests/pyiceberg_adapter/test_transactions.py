@@ -32,7 +32,7 @@ def test_tables_change_together_or_not_at_all(tmp_path: Path) -> None:
         assert counts == [4, 2]
         with pytest.raises(ZeroDivisionError):
             _drop_and_fail(catalog)
-        with pytest.raises(MergeConflictError, match=r"table db\.t was read"):
+        with pytest.raises(MergeConflictError, match=r"It read table db\.t, which has been changed"):
             _read_what_others_change(catalog)
         counts = [catalog.load_table(f"db.{name}").scan().count() for name in ("t", "made")]
         assert counts == [6, 2]

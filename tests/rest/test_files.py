@@ -137,10 +137,10 @@ def test_a_file_cannot_be_registered_twice(catalog: Client, tmp_path: Path) -> N
     assert register(catalog, made.metadata_location).status == 200
     again = register(catalog, made.metadata_location, "again")
     assert again.kind == (403, "ForbiddenException")
-    assert again.error["message"].endswith("which belongs to table db.r")
+    assert "which belongs to table db.r;" in again.error["message"]
     catalog.ok("POST", "v1/tables/rename", rename("r", "renamed"))
     renamed = register(catalog, made.metadata_location, "again").error["message"]
-    assert renamed.endswith("which belongs to table db.renamed")
+    assert "which belongs to table db.renamed;" in renamed
     assert catalog.names("db") == ["renamed"]
 
 

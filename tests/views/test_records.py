@@ -43,7 +43,7 @@ def test_realms_are_all_those_of_the_store(catalog: Catalog, tmp_path: Path) -> 
         "ünï/côdé @1",
         record.instance,
         "ACTIVE",
-        1,
+        2,
     )
     assert row["instance"] == other.session.catalog.references.store.realm
     assert before <= row["created_at"] <= _now()
