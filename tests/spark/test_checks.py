@@ -186,7 +186,7 @@ def test_the_settings_of_the_catalog_must_not_change_before_a_merge(spark: Spark
     add(spark, "rows", f"SELECT count(*) = 2 FROM {db}.t")
     spark.conf.set("spark.sql.catalog.polaris.as-of", "2")
     try:
-        with pytest.raises(ERRORS, match=r"the settings spark.sql.catalog.polaris.\* must be as they were"):
+        with pytest.raises(ERRORS, match=r"settings spark.sql.catalog.polaris.\* must be as they were"):
             run(spark, MERGE)
     finally:
         spark.conf.unset("spark.sql.catalog.polaris.as-of")
