@@ -6,9 +6,7 @@ occurs in every plan would hide errors that appear only without it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from random import Random
-from types import MappingProxyType
 from typing import NamedTuple
 
 from polaris_spark.testing.schedules import Rates
@@ -62,8 +60,8 @@ class Plan(NamedTuple):
     """Probability that a message between processes is lost; None if they exchange no messages."""
     database_clock: bool = False
     """Whether the database has its own clock, which is correct."""
-    weights: Mapping[str, int] = MappingProxyType({})
-    """Weights of actions of branches' clients that replace the usual weights, by the name of the action."""
+    weights: tuple[tuple[str, int], ...] = ()
+    """(name, weight) of actions of branches' clients whose weight replaces the usual one."""
 
 
 def draw(seed: int, **changes: object) -> Plan:

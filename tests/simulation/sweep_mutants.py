@@ -55,7 +55,7 @@ SWEEP_MUTANTS: dict[str, Mutant] = {
         ),
         {
             **BUSY,
-            "rates": SLEEPS,
+            "rates": Rates(stall=0.05, stall_ms=(SECOND, 2 * HOUR), delay_ms=2.0),
             "grace_ms": MINUTE,
             "retention_ms": MINUTE,
             "gaps": (MINUTE,) * 4,

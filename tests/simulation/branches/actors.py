@@ -134,7 +134,7 @@ class BranchActor:
 
     def act(self) -> None:
         """Do one action. An error of the product ends the action early."""
-        others = self._world.plan.weights
+        others = dict(self._world.plan.weights)
         weights = [others.get(action.__name__.strip("_"), usual) for usual, action in self._actions]
         [(_, action)] = self._rng.choices(self._actions, weights)
         began, outcome, said = self._world.tick(), "done", ""

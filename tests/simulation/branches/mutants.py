@@ -25,16 +25,18 @@ EXPIRING = MappingProxyType(
         "think_ms": 0.0,
         "processes": 4,
         "actions": 12,
-        "weights": {
-            **dict.fromkeys(("transact", "stage", "commit_staged", "tag", "drop", "undrop", "read"), 0),
-            **dict.fromkeys(("drop_table", "undrop_table", "create_table"), 0),
-            "append": 40,
-            "merge": 40,
-            "expire": 10,
-            "pick": 10,
-            "write": 4,
-            "create": 3,
-        },
+        "weights": tuple(
+            {
+                **dict.fromkeys(("transact", "stage", "commit_staged", "tag", "drop", "undrop", "read"), 0),
+                **dict.fromkeys(("drop_table", "undrop_table", "create_table"), 0),
+                "append": 40,
+                "merge": 40,
+                "expire": 10,
+                "pick": 10,
+                "write": 4,
+                "create": 3,
+            }.items()
+        ),
     }
 )
 """Plan in which snapshots often expire while branches are merged."""

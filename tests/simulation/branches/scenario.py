@@ -77,7 +77,7 @@ class Branches:
             rng,
             self.told,
             self.acknowledged,
-            expires=self._expires or "expire" in world.plan.weights,
+            expires=self._expires or "expire" in dict(world.plan.weights),
         )
 
     def _session(self, process: Process) -> Session:
