@@ -65,11 +65,11 @@ class OpaAuthorizer:
             InputError: a setting cannot be used.
         """
         parts = urlsplit(settings.url)
+        if parts.query or parts.fragment or "@" in parts.netloc:
+            raise InputError("url must not have a user, a query or a fragment")
         is_local = is_loopback(parts.hostname or "")
         if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and is_local)):
             raise InputError(f"url is {settings.url!r}; it must begin with https://, or be on this machine")
-        if parts.query or parts.fragment or parts.username:
-            raise InputError("url must not have a user, a query or a fragment")
         if settings.token is not None and settings.token_file is not None:
             raise InputError("token and token-file are both set; set only one of them")
         if settings.ca_file is not None and not Path(settings.ca_file).is_file():
@@ -77,7 +77,7 @@ class OpaAuthorizer:
         self._url = f"{settings.url.rstrip('/')}/v1/data/{quote(settings.path.strip('/'))}"
         self._token = None if settings.token is None else Secret(settings.token)
         if self._token is not None:
-            self._token.reveal()  # refuse a missing variable now
+            _checked(self._token.reveal())  # refuse a missing variable now
         self._token_file = None if settings.token_file is None else Path(settings.token_file)
         self._session = requests.Session()
         self._session.trust_env = False  # a netrc file would replace the token
@@ -120,7 +120,7 @@ class OpaAuthorizer:
                 if answer.status_code != 200:
                     raise AuthorizerError(f"OPA answers with status {answer.status_code}")
                 body = bytearray()
-                while chunk := answer.raw.read1(2**16, decode_content=True):
+                while chunk := answer.raw.read1(2**16, decode_content=False):
                     body += chunk
                     if len(body) > _MAX_BYTES:
                         raise AuthorizerError(f"the answer of OPA has more than {_MAX_BYTES} bytes")
@@ -144,10 +144,28 @@ class OpaAuthorizer:
         token = None if self._token is None else self._token.reveal()
         if self._token_file is not None:
             try:
-                token = self._token_file.read_text(encoding="ascii").strip()
+                token = _checked(self._token_file.read_text(encoding="ascii").strip())
+            except InputError as error:
+                raise AuthorizerError(f"the token file {self._token_file}: {error}") from None
             except (OSError, UnicodeDecodeError):
                 raise AuthorizerError(f"the token file {self._token_file} cannot be read") from None
-        return {} if token is None else {"Authorization": f"Bearer {token}"}
+        # Without an encoding, an answer of a few bytes cannot become a large one.
+        plain = {"Accept-Encoding": "identity"}
+        return plain if token is None else {**plain, "Authorization": f"Bearer {token}"}
+
+
+def _checked(token: str) -> str:
+    """Return a token that a header can contain. With others, `requests` raises errors that contain the token, and the
+    log would show it.
+
+    Raises:
+        InputError: it has other characters than printable ones of ASCII, or none.
+    """
+    if not token or not all("!" <= one <= "~" for one in token):
+        raise InputError(
+            "the token for OPA is empty, or has blanks or other characters that a header cannot contain"
+        )
+    return token
 
 
 def input_of(question: Question) -> dict[str, Any]:

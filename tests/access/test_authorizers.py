@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import msgspec
 import pytest
 
 from polaris_spark.access.authorizers import AuthorizerError, Question, Securable
-from polaris_spark.access.decisions import VARIABLE, Decisions
+from polaris_spark.access.decisions import VARIABLE, Decisions, decisions_of
 from polaris_spark.access.privileges import PRIVILEGES
 from polaris_spark.catalog.branches.archived_log import stored_log
 from polaris_spark.errors import ForbiddenError, NotFoundError
@@ -347,7 +348,7 @@ def test_an_id_of_no_table_is_missing(world: World, given: Given) -> None:
     given(world, Deciding(lambda *_: True))
     ann = world.open(world.credentials)
     for id in ("zzz", "0", "7fffffffffffffff"):
-        assert ann.status("GET", f"polaris-spark/v1/tables/{id}/versions/1/snapshots") == 404
+        assert ann.status("GET", f"v1/tables/{id}/versions/1/snapshots") == 404
 
 
 def test_a_listed_table_that_is_gone_is_asked_about_by_its_name(world: World, given: Given) -> None:
@@ -415,3 +416,21 @@ def test_an_access_manager_ends_an_authorizer_that_makes_no_decision(
     assert again.status("GET", f"{T}/a") == (503 if is_set else 403)
     assert again.call("set_authorizer")[0] == 200
     assert again.status("GET", f"{T}/a") == 200
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"type": "given", "key": "none"}, "failed (KeyError)"),
+        ({"type": ["given"]}, "known types are given, opa"),
+        ({"type": "given", "key": "one", "timeout": "0 s"}, "must be longer than 0 s"),
+        ({"type": "given", "key": "one", "cache": 5}, "write a duration"),
+    ],
+)
+def test_settings_that_cannot_be_used_refuse_requests(
+    given: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], said: str
+) -> None:
+    AUTHORIZERS["one"] = Deciding(lambda *_: True)
+    authorizing.settings(tmp_path, monkeypatch, one=settings)
+    with pytest.raises(ForbiddenError, match=re.escape(said)):
+        decisions_of("one")

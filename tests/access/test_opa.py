@@ -171,6 +171,11 @@ def test_the_token_is_read_from_its_file_at_each_call(opa: OpenPolicyAgent, tmp_
         authorizer.decide(ONE, 10.0)
     path.write_text(f"{opa.token}\n")
     assert authorizer.decide(ONE, 10.0) == [True]
+    for wrong in ("", "secret\nof two lines"):
+        path.write_text(wrong)
+        with pytest.raises(AuthorizerError, match="the token for OPA is empty, or has") as raised:
+            authorizer.decide(ONE, 10.0)
+        assert "secret" not in repr(raised.value)
     path.write_text("other\n")
     with pytest.raises(AuthorizerError, match="status 401"):
         authorizer.decide(ONE, 10.0)
@@ -214,6 +219,9 @@ def test_a_target_has_the_types_of_apache_polaris(securable: Securable, expected
     [
         ({"url": "http://opa.example.com"}, "must begin with https://"),
         ({"url": "https://user@opa.example.com"}, "must not have a user"),
+        ({"url": "https://:secret@opa.example.com"}, "must not have a user"),
+        ({"url": "ftp://user:secret@opa.example.com"}, "must not have a user"),
+        ({"url": "https://opa.example.com", "token": "a\nb"}, "the token for OPA is empty, or has"),
         ({"url": "https://opa.example.com", "token": "env:NOT_SET"}, "NOT_SET"),
         ({"url": "https://opa.example.com", "token": "a", "token-file": "b"}, "set only one of them"),
         ({"url": "https://opa.example.com", "ca-file": "/missing.pem"}, "is not a file"),
