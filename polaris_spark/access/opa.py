@@ -6,9 +6,12 @@ with `allow`, and for questions about several targets with `allowed`, the set of
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
+import threading
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
@@ -27,6 +30,8 @@ _MAX_BYTES: Final = 2**20
 """Maximum size of an answer, in bytes."""
 _CONNECTIONS: Final = 64
 """Maximum number of connections that stay open between calls."""
+_CALLS: Final = 256
+"""Maximum number of calls at the same time."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab", kw_only=True):
@@ -84,6 +89,7 @@ class OpaAuthorizer:
         self._session.verify = settings.ca_file or True
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, HTTPAdapter(pool_maxsize=_CONNECTIONS))
+        self._free = threading.BoundedSemaphore(_CALLS)
 
     def decide(self, question: Question, timeout_seconds: float) -> list[bool]:
         """Return for each securable of a question whether the principal has the privilege on it.
@@ -91,7 +97,10 @@ class OpaAuthorizer:
         Raises:
             AuthorizerError: the server made no decision.
         """
-        result = self._result(input_of(question), time.monotonic() + timeout_seconds, timeout_seconds)
+        until = time.monotonic() + timeout_seconds
+        result = self._within(
+            timeout_seconds, lambda: self._result(input_of(question), until, timeout_seconds)
+        )
         count = len(question.securables)
         if count == 1:
             allow = result.get("allow", False)  # undefined if no rule allows it
@@ -106,6 +115,31 @@ class OpaAuthorizer:
             )
         found = frozenset(allowed)
         return [position in found for position in range(count)]
+
+    def _within(self, timeout: float, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return the result of a call. Wait at most the timeout, even if the server sends its headers byte by byte: the
+        timeout of `requests` begins again at each byte. The thread of such a call goes on until the connection ends."""
+        if not self._free.acquire(timeout=timeout):
+            raise AuthorizerError(f"{_CALLS} calls of OPA are in progress")
+        done: concurrent.futures.Future[dict[str, Any]] = concurrent.futures.Future()
+
+        def run() -> None:
+            try:
+                done.set_result(call())
+            except BaseException as error:  # the caller raises it
+                done.set_exception(error)
+            finally:
+                self._free.release()
+
+        try:
+            threading.Thread(target=run, name="polaris-spark-opa", daemon=True).start()
+        except BaseException:
+            self._free.release()
+            raise
+        try:
+            return done.result(timeout)
+        except concurrent.futures.TimeoutError:
+            raise AuthorizerError(f"OPA needed more than {timeout:g} s") from None
 
     def _result(self, asked: dict[str, Any], until: float, timeout: float) -> dict[str, Any]:
         try:

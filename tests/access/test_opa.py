@@ -6,6 +6,8 @@ import json
 import os
 import re
 import signal
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -162,6 +164,30 @@ def test_a_slow_server_refuses_the_request(decide: Decide, opa: OpenPolicyAgent)
         os.kill(opa.pid, signal.SIGCONT)
     assert status == 503
     assert "OPA needed more than 0.05 s" in str(body)
+
+
+def test_headers_that_never_end_hold_no_request() -> None:
+    ended = threading.Event()
+
+    def serve() -> None:
+        connection, _ = listening.accept()
+        with connection:
+            connection.sendall(b"HTTP/1.1 200 OK\r\nX-Long: ")
+            while not ended.wait(0.01):
+                connection.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = threading.Thread(target=serve)
+        server.start()
+        try:
+            authorizer = opa_authorizer(
+                {"url": f"http://127.0.0.1:{listening.getsockname()[1]}", "path": "p"}
+            )
+            with pytest.raises(AuthorizerError, match=r"OPA needed more than 1 s"):
+                authorizer.decide(ONE, 1.0)
+        finally:
+            ended.set()
+            server.join()
 
 
 def test_the_token_is_read_from_its_file_at_each_call(opa: OpenPolicyAgent, tmp_path: Path) -> None:
