@@ -159,7 +159,7 @@ def _load(path: str, name: str) -> Decisions:
     if settings is None:
         raise InputError(f"the file {path} of {VARIABLE} has no authorizer {name!r}")
     settings = dict(settings)
-    kind = settings.pop("type", name)
+    kind = str(settings.pop("type", name))
     timeout = duration_ms("timeout", str(settings.pop("timeout", TIMEOUT)))
     cache = duration_ms("cache", str(settings.pop("cache", CACHE)))
     if not timeout:
@@ -167,7 +167,7 @@ def _load(path: str, name: str) -> Decisions:
     return Decisions(name, _made(kind, name, settings), timeout_ms=timeout, cache_ms=cache)
 
 
-def _made(kind: Any, name: str, settings: dict[str, Any]) -> Authorizer:
+def _made(kind: str, name: str, settings: dict[str, Any]) -> Authorizer:
     if kind == "opa":
         from polaris_spark.access.opa import opa_authorizer
 
@@ -176,7 +176,15 @@ def _made(kind: Any, name: str, settings: dict[str, Any]) -> Authorizer:
     if kind not in known:
         names = ", ".join(sorted({"opa", *known}))
         raise InputError(f"the authorizer {name!r} has the type {kind!r}; known types are {names}")
-    made: Authorizer = known[kind].load()(settings)
+    try:
+        made: Authorizer = known[kind].load()(settings)
+    except PolarisError:
+        raise
+    except Exception as error:  # of another package
+        log.warning("the authorizer %s could not be made: %s", name, error, exc_info=True)
+        raise InputError(
+            f"the type {kind!r} of the authorizer {name!r} failed ({type(error).__name__}); the log has the error"
+        ) from None
     return made
 
 

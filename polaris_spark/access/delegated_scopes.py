@@ -14,10 +14,11 @@ from polaris_spark.access.authorizers import Kind, Securable
 from polaris_spark.access.needs import Need, Needs, On
 from polaris_spark.access.privileges import SEES_NAMESPACE, SEES_TABLE, SEES_VIEW
 from polaris_spark.access.scopes import READS_ALL, READS_VIEW, Scope
-from polaris_spark.catalog.rows import IDS, NAMESPACE, TABLE, VIEW, CatalogRow, id_bytes, id_from
+from polaris_spark.catalog.entities.materialized_views import STORAGE
+from polaris_spark.catalog.rows import IDS, NAMES, NAMESPACE, TABLE, VIEW, CatalogRow, id_bytes, id_from
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import CorruptionError
-from polaris_spark.index.keys import decode_key
+from polaris_spark.index.keys import decode_key, entry_key
 
 if TYPE_CHECKING:
     from polaris_spark.access.rules import Subject
@@ -43,19 +44,27 @@ def named_in(heads: Iterable[CommitReader], catalog: str, branch: str, entity_id
     """
     for head in heads:
         entry = head.index(IDS).get(id_bytes(entity_id))
-        found = None if entry is None else _named(entry.value, catalog, branch)
+        found = None if entry is None else _named(head, entry.value, catalog, branch)
         if found is not None:
             return found
     return None
 
 
-def _named(key: bytes, catalog: str, branch: str) -> Securable | None:
+def _named(head: CommitReader, key: bytes, catalog: str, branch: str) -> Securable | None:
+    """Return the names in a key of the index `names`. Those of a storage table are the names of its materialized
+    view."""
     try:
         path, kind, name = decode_key(key)
     except CorruptionError:
         return None
     if kind == NAMESPACE:
         return Securable("namespace", catalog, branch, (*path, name))
+    if kind == TABLE and name == STORAGE and len(path) > 1:
+        names, above = head.index(NAMES), path[:-1]
+        if names.get(entry_key(above, NAMESPACE, path[-1])) is None and names.get(
+            entry_key(above, VIEW, path[-1])
+        ):
+            return Securable("view", catalog, branch, above, path[-1])
     return Securable(KINDS[kind], catalog, branch, path, name) if kind in KINDS else None
 
 
@@ -111,6 +120,6 @@ def _ask(
 
 def _entities(row: CatalogRow, branch: str, head: CommitReader) -> Iterator[tuple[bytes, Securable]]:
     for key, entry in head.index(IDS).range():
-        named = _named(entry.value, row.name, branch)
+        named = _named(head, entry.value, row.name, branch)
         if named is not None:
             yield securables.entity(row.entity_id, id_from(key)), named

@@ -6,9 +6,12 @@ with `allow`, and for questions about several targets with `allowed`, the set of
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
+import threading
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
@@ -27,6 +30,8 @@ _MAX_BYTES: Final = 2**20
 """Maximum size of an answer, in bytes."""
 _CONNECTIONS: Final = 64
 """Maximum number of connections that stay open between calls."""
+_CALLS: Final = 256
+"""Maximum number of calls at the same time."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab", kw_only=True):
@@ -65,11 +70,11 @@ class OpaAuthorizer:
             InputError: a setting cannot be used.
         """
         parts = urlsplit(settings.url)
+        if parts.query or parts.fragment or "@" in parts.netloc:
+            raise InputError("url must not have a user, a query or a fragment")
         is_local = is_loopback(parts.hostname or "")
         if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and is_local)):
             raise InputError(f"url is {settings.url!r}; it must begin with https://, or be on this machine")
-        if parts.query or parts.fragment or parts.username:
-            raise InputError("url must not have a user, a query or a fragment")
         if settings.token is not None and settings.token_file is not None:
             raise InputError("token and token-file are both set; set only one of them")
         if settings.ca_file is not None and not Path(settings.ca_file).is_file():
@@ -77,13 +82,14 @@ class OpaAuthorizer:
         self._url = f"{settings.url.rstrip('/')}/v1/data/{quote(settings.path.strip('/'))}"
         self._token = None if settings.token is None else Secret(settings.token)
         if self._token is not None:
-            self._token.reveal()  # refuse a missing variable now
+            _checked(self._token.reveal())  # refuse a missing variable now
         self._token_file = None if settings.token_file is None else Path(settings.token_file)
         self._session = requests.Session()
         self._session.trust_env = False  # a netrc file would replace the token
         self._session.verify = settings.ca_file or True
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, HTTPAdapter(pool_maxsize=_CONNECTIONS))
+        self._free = threading.BoundedSemaphore(_CALLS)
 
     def decide(self, question: Question, timeout_seconds: float) -> list[bool]:
         """Return for each securable of a question whether the principal has the privilege on it.
@@ -91,7 +97,10 @@ class OpaAuthorizer:
         Raises:
             AuthorizerError: the server made no decision.
         """
-        result = self._result(input_of(question), time.monotonic() + timeout_seconds, timeout_seconds)
+        until = time.monotonic() + timeout_seconds
+        result = self._within(
+            timeout_seconds, lambda: self._result(input_of(question), until, timeout_seconds)
+        )
         count = len(question.securables)
         if count == 1:
             allow = result.get("allow", False)  # undefined if no rule allows it
@@ -107,6 +116,31 @@ class OpaAuthorizer:
         found = frozenset(allowed)
         return [position in found for position in range(count)]
 
+    def _within(self, timeout: float, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return the result of a call. Wait at most the timeout, even if the server sends its headers byte by byte: the
+        timeout of `requests` begins again at each byte. The thread of such a call goes on until the connection ends."""
+        if not self._free.acquire(timeout=timeout):
+            raise AuthorizerError(f"{_CALLS} calls of OPA are in progress")
+        done: concurrent.futures.Future[dict[str, Any]] = concurrent.futures.Future()
+
+        def run() -> None:
+            try:
+                done.set_result(call())
+            except BaseException as error:  # the caller raises it
+                done.set_exception(error)
+            finally:
+                self._free.release()
+
+        try:
+            threading.Thread(target=run, name="polaris-spark-opa", daemon=True).start()
+        except BaseException:
+            self._free.release()
+            raise
+        try:
+            return done.result(timeout)
+        except concurrent.futures.TimeoutError:
+            raise AuthorizerError(f"OPA needed more than {timeout:g} s") from None
+
     def _result(self, asked: dict[str, Any], until: float, timeout: float) -> dict[str, Any]:
         try:
             with self._session.post(
@@ -120,7 +154,7 @@ class OpaAuthorizer:
                 if answer.status_code != 200:
                     raise AuthorizerError(f"OPA answers with status {answer.status_code}")
                 body = bytearray()
-                while chunk := answer.raw.read1(2**16, decode_content=True):
+                while chunk := answer.raw.read1(2**16, decode_content=False):
                     body += chunk
                     if len(body) > _MAX_BYTES:
                         raise AuthorizerError(f"the answer of OPA has more than {_MAX_BYTES} bytes")
@@ -144,10 +178,28 @@ class OpaAuthorizer:
         token = None if self._token is None else self._token.reveal()
         if self._token_file is not None:
             try:
-                token = self._token_file.read_text(encoding="ascii").strip()
+                token = _checked(self._token_file.read_text(encoding="ascii").strip())
+            except InputError as error:
+                raise AuthorizerError(f"the token file {self._token_file}: {error}") from None
             except (OSError, UnicodeDecodeError):
                 raise AuthorizerError(f"the token file {self._token_file} cannot be read") from None
-        return {} if token is None else {"Authorization": f"Bearer {token}"}
+        # Without an encoding, an answer of a few bytes cannot become a large one.
+        plain = {"Accept-Encoding": "identity"}
+        return plain if token is None else {**plain, "Authorization": f"Bearer {token}"}
+
+
+def _checked(token: str) -> str:
+    """Return a token that a header can contain. With others, `requests` raises errors that contain the token, and the
+    log would show it.
+
+    Raises:
+        InputError: it has other characters than printable ones of ASCII, or none.
+    """
+    if not token or not all("!" <= one <= "~" for one in token):
+        raise InputError(
+            "the token for OPA is empty, or has blanks or other characters that a header cannot contain"
+        )
+    return token
 
 
 def input_of(question: Question) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from polaris_spark.access import securables
+from polaris_spark.access.authorizers import Securable
 from polaris_spark.access.decisions import Delegated
 from polaris_spark.access.privileges import ALL, implied
 from polaris_spark.access.reading import list_roles
@@ -229,9 +230,18 @@ class Rules:
                         found[below] = None
         return list(found)
 
-    def may_ever(self, principal: Principal, privilege: str, securable: bytes) -> bool:
-        """Whether any role of a principal holds a privilege on a securable, even if the principal is not active."""
-        return any(privilege in self._held_by(id).get(securable, ()) for id in self._active(principal, None))
+    def may_ever_manage(self, principal: Principal) -> bool:
+        """Whether a principal may manage the access of the realm, even if the principal is not active: by any of its
+        roles, or because the realm's authorizer allows it.
+
+        Raises:
+            AuthorizerError: the authorizer made no decision.
+        """
+        privilege, roles = "SERVICE_MANAGE_ACCESS", self._active(principal, None)
+        if any(privilege in self._held_by(id).get(securables.REALM, ()) for id in roles):
+            return True
+        delegated = self._delegated(principal, roles)
+        return delegated is not None and delegated.may(privilege, Securable("realm"))
 
     def _held_by(self, role: int) -> Held:
         found = self._held.get(role)

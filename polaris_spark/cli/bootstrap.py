@@ -40,6 +40,7 @@ def bootstrap(
     POLARIS_SPARK_BOOTSTRAP_CREDENTIALS can give them, as client_id:client_secret. A repeated call changes nothing.
     """
     from polaris_spark.access.bootstrap import bootstrap as begin
+    from polaris_spark.access.reading import access_head
     from polaris_spark.catalog.catalogs.catalogs import initialize
     from polaris_spark.cli.stores import store_options
     from polaris_spark.commits.change import Operation
@@ -60,8 +61,11 @@ def bootstrap(
         record = connection.realm(
             realm, create=True, initialize=lambda references: initialize(references, operation)
         )
-        require_feature(record.features, ACCESS_CONTROL, f"realm {realm!r}")
         references = connection.references(record, CommitSettings(QUOTAS), None, "bootstrap")
+        if (
+            access_head(references) is None
+        ):  # a realm that already has access control can be repaired at any time
+            require_feature(record.features, ACCESS_CONTROL, f"realm {realm!r}")
         done = begin(references, operation, principal, given, reset=reset)
     finally:
         connection.close()

@@ -400,10 +400,10 @@ def protect_administrators(call: Call, name: str) -> None:
     administrator.
 
     Raises:
-        ForbiddenError: a role of the principal may manage access of the realm, and the caller may not.
+        ForbiddenError: the principal may manage access of the realm, and the caller may not.
     """
     permissions = permissions_of(call)
-    if permissions.rules.may_ever(principal_of(permissions, name), "SERVICE_MANAGE_ACCESS", securables.REALM):
+    if permissions.rules.may_ever_manage(principal_of(permissions, name)):
         permissions.require_base("SERVICE_MANAGE_ACCESS", (securables.REALM,), "the realm")
 
 

@@ -115,19 +115,25 @@ class Permissions:
 
     def _delegated(self, delegated: Delegated, privilege: str, place: Place) -> bool:
         """Whether the authorizer gives the principal a privilege on a place."""
+        if not place.chain:
+            return False
         securable = self._securable(place.entities, place.chain)
         is_read_by_view = place.view is not None and _of_storage(privilege)
         if is_read_by_view and delegated.may("VIEW_READ_PROPERTIES", securable):
             return True
         return delegated.may(LISTS.get(privilege, privilege), securable)
 
-    def _securable(self, entities: Sequence[int], chain: Sequence[bytes]) -> Securable:
+    def _securable(self, entities: Sequence[int], chain: Sequence[bytes], *listed: CommitReader) -> Securable:
         """Return the names of the first of some entities that exists; if none exists, those of the branch, catalog or
-        realm in a chain."""
+        realm in a chain.
+
+        Args:
+            listed: the commit that a list shows, if it shows one.
+        """
         base = next(one for one in chain if securables.entity_of(one) is None)
         branch, catalog = securables.branch_of(base) or "", self.catalog.row
         for id in entities:
-            found = named_in((self.newest, self.head), catalog.name, branch, id)
+            found = named_in((self.newest, self.head, *listed), catalog.name, branch, id)
             if found is not None:
                 return found
         if base == securables.REALM:
@@ -178,7 +184,7 @@ class Permissions:
             listed: keys in the index `names`, with the entity ids.
         """
         if self.subject.delegated is not None:
-            return self._keep_delegated(self.subject.delegated, listed)
+            return self._keep_delegated(self.subject.delegated, reader, listed)
         found = []
         owners = owners_of(self.newest, [id for _, id in listed])
         for (key, id), owner in zip(listed, owners, strict=True):
@@ -188,13 +194,15 @@ class Permissions:
             found.append(_SEES[kind] in own or owner == self.subject.name or on_the_way)
         return found
 
-    def _keep_delegated(self, delegated: Delegated, listed: Sequence[tuple[bytes, int]]) -> list[bool]:
+    def _keep_delegated(
+        self, delegated: Delegated, reader: CommitReader, listed: Sequence[tuple[bytes, int]]
+    ) -> list[bool]:
         chain = base_of(self.catalog)
         kinds = [decode_key(key).kind for key, _ in listed]
         found = [False] * len(listed)
         for kind, mark in _SEES.items():
             places = [at for at, one in enumerate(kinds) if one == kind]
-            asked = [self._securable((listed[at][1],), chain) for at in places]
+            asked = [self._securable((listed[at][1],), chain, reader) for at in places]
             for at, is_seen in zip(places, delegated.which(LISTS[mark], asked), strict=True):
                 found[at] = is_seen
         return found
@@ -249,12 +257,17 @@ def require_again(permissions: Permissions, transaction: Transaction) -> None:
         ForbiddenError: the principal has lost a privilege.
     """
     known, own = transaction.begin.index(IDS), transaction.head
+    delegated = permissions.subject.delegated
+    if delegated is not None:  # what the transaction creates has a name only in its own state
+        permissions = Permissions(
+            permissions.rules, permissions.subject, permissions.catalog, own, permissions.newest
+        )
     for need in transaction.needs:
         place = Place(need.chain, exists=True, entities=need.entities, view=need.view)
         if permissions.may(need.privilege, place):
             continue
         new = [id for id in need.entities if known.get(id_bytes(id)) is None]
-        if permissions.subject.name not in owners_of(own, new):
+        if delegated is not None or permissions.subject.name not in owners_of(own, new):
             raise forbidden(permissions.subject, need.privilege, need.described)
 
 

@@ -346,9 +346,11 @@ class Realms:
             if record == found.value or self._replace(found, record):
                 return record
 
-    def upgrade(self, name: str, revisions: Mapping[str, int]) -> RealmRecord:
-        """Allow writers of a realm to use all features of this release and newer revisions of object types, and return
-        the realm's record. Releases without these features then refuse the realm. It is safe to repeat this, and to do
+    def upgrade(
+        self, name: str, revisions: Mapping[str, int], features: Mapping[str, str] = ALL_FEATURES
+    ) -> RealmRecord:
+        """Allow writers of a realm to use more features and newer revisions of object types, and return the realm's
+        record. Releases without these features then refuse the realm. It is safe to repeat this, and to do
         it in several processes at once.
 
         Features and revisions that are already allowed stay allowed. A process that has the realm open uses the
@@ -356,6 +358,7 @@ class Realms:
 
         Args:
             revisions: the highest revision to allow, by object type (`objects.known_types()`).
+            features: the features to allow, as in `RealmRecord.features`; by default, all of this release.
         Raises:
             RealmStateError: the realm does not exist.
             NewerFormatError: the realm has features that this release does not have.
@@ -364,11 +367,11 @@ class Realms:
             found = self._read(name)
             if found is None or found.value.state is RealmState.GONE:
                 raise RealmStateError(f"there is no realm {name!r}")
-            known = found.value.revisions
+            known, allowed = found.value.revisions, {**features, **found.value.features}
             record = msgspec.structs.replace(
                 found.value,
-                format=REALM_FORMAT,
-                features={**ALL_FEATURES, **found.value.features},
+                format=REALM_FORMAT if allowed else found.value.format,
+                features=allowed,
                 revisions={
                     kind: max(known.get(kind, 0), revisions.get(kind, 0)) for kind in {**known, **revisions}
                 },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,15 +11,16 @@ import msgspec
 import pytest
 
 from polaris_spark.access.authorizers import AuthorizerError, Question, Securable
-from polaris_spark.access.decisions import VARIABLE, Decisions
+from polaris_spark.access.decisions import VARIABLE, Decisions, decisions_of
 from polaris_spark.access.privileges import PRIVILEGES
 from polaris_spark.catalog.branches.archived_log import stored_log
-from polaris_spark.errors import NotFoundError
+from polaris_spark.errors import ForbiddenError, NotFoundError
 from polaris_spark.system.features import EXTERNAL_AUTHORIZERS
 from tests.access import authorizing
 from tests.access.authorizing import AUTHORIZERS, Deciding, Mirror
 from tests.access.test_matrix import restore, wrong_procedures, wrong_routes
-from tests.access.world import World
+from tests.access.world import SCHEMA, User, World
+from tests.rest.materialized import create_materialized_view
 
 T = "v1/namespaces/db/tables"
 
@@ -322,3 +324,113 @@ def test_more_securables_than_a_question_may_have_are_asked_in_parts() -> None:
     found = decisions.of(Question("r", "ann", (), "TABLE_LIST", some))
     assert [len(one.securables) for one in authorizer.questions] == [1_000, 1_000, 500]
     assert [at for at, allowed in enumerate(found) if not allowed] == [1_500]
+
+
+def test_the_storage_of_a_materialized_view_is_asked_about_as_the_view(world: World, given: Given) -> None:
+    create_materialized_view(world.root.session.catalog, "m", "SELECT a FROM a", namespace=("db",))
+    ann = world.open(world.credentials)
+    authorizer = Deciding(lambda _, one: one.kind in ("catalog", "namespace", "table"))
+    given(world, authorizer)
+    authorizer.questions.clear()
+    path = "v1/namespaces/db%1Fm/tables/storage"
+    assert ann.status("GET", path) == 404
+    asked = {one for question in authorizer.questions for one in question.securables}
+    assert Securable("view", "polaris", "main", ("db",), "m") in asked
+    assert not [one for one in asked if one.kind == "table"]
+    given(
+        world,
+        Deciding(lambda question, one: one.kind != "view" or question.privilege == "TABLE_READ_PROPERTIES"),
+    )
+    assert ann.status("GET", path) == 200
+
+
+def test_an_id_of_no_table_is_missing(world: World, given: Given) -> None:
+    given(world, Deciding(lambda *_: True))
+    ann = world.open(world.credentials)
+    for id in ("zzz", "0", "7fffffffffffffff"):
+        assert ann.status("GET", f"v1/tables/{id}/versions/1/snapshots") == 404
+
+
+def test_a_listed_table_that_is_gone_is_asked_about_by_its_name(world: World, given: Given) -> None:
+    authorizer = Deciding(lambda _, one: one.name != "c")
+    given(world, authorizer)
+    ann = world.open(world.credentials)
+    status, first = ann.send("GET", T, None, {"pageSize": "1"})
+    assert (status, [one["name"] for one in first["identifiers"]]) == (200, ["a"])
+    assert world.root.status("DELETE", f"{T}/b") == 204
+    authorizer.questions.clear()
+    status, _ = ann.send("GET", T, None, {"pageSize": "10", "pageToken": first["next-page-token"]})
+    assert status == 200
+    asked = [one for q in authorizer.questions if q.privilege == "TABLE_LIST" for one in q.securables]
+    assert {one.kind for one in asked} == {"table"}
+
+
+def test_the_commit_of_a_transaction_asks_about_what_it_creates(world: World, given: Given) -> None:
+    lost: set[str] = set()
+    given(world, Deciding(lambda question, one: question.privilege not in lost or one.name != "own"))
+    ann = world.open(world.credentials)
+    sets = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"a": "b"}}]}
+
+    def work() -> None:
+        with ann.session.transaction() as begun:
+            user = User(begun)
+            assert user.status("POST", T, {"name": "own", "schema": SCHEMA}) == 200
+            assert user.status("POST", f"{T}/own", sets) == 200
+            lost.update(will_be_lost)
+
+    will_be_lost = {"TABLE_WRITE_PROPERTIES"}
+    with pytest.raises(ForbiddenError, match=r"TABLE_WRITE_PROPERTIES on table db\.own"):
+        work()
+    lost.clear()
+    will_be_lost.clear()
+    work()
+    assert ann.status("GET", f"{T}/own") == 200
+
+
+def test_an_administrator_by_the_authorizer_is_protected(world: World, given: Given) -> None:
+    """Whoever may only reset credentials could otherwise log in as this administrator."""
+    world.principal("boss", "bosses")
+    help_desk = {
+        "CATALOG_LIST",
+        "PRINCIPAL_RESET_CREDENTIALS",
+        "PRINCIPAL_DROP",
+        "PRINCIPAL_WRITE_PROPERTIES",
+    }
+    given(world, Deciding(lambda question, _: "bosses" in question.roles or question.privilege in help_desk))
+    ann = world.open(world.credentials)
+    world.principal("eve", "staff")
+    for name, expected in (("boss", 403), ("root", 403), ("eve", 200)):
+        assert ann.call("alter_principal", name=name, expires_after="1 d")[0] == expected
+        assert ann.call("reset_credentials", name=name)[0] == expected
+        assert ann.call("drop_principal", name=name)[0] == expected
+
+
+@pytest.mark.parametrize("is_set", [True, False])
+def test_an_access_manager_ends_an_authorizer_that_makes_no_decision(
+    world: World, given: Given, monkeypatch: pytest.MonkeyPatch, is_set: bool
+) -> None:
+    given(world, on_tables("a")).other = Deciding(_fails)
+    if not is_set:
+        monkeypatch.delenv(VARIABLE)
+    again = world.open(world.administrator)  # as a new process
+    assert again.status("GET", f"{T}/a") == (503 if is_set else 403)
+    assert again.call("set_authorizer")[0] == 200
+    assert again.status("GET", f"{T}/a") == 200
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"type": "given", "key": "none"}, "failed (KeyError)"),
+        ({"type": ["given"]}, "known types are given, opa"),
+        ({"type": "given", "key": "one", "timeout": "0 s"}, "must be longer than 0 s"),
+        ({"type": "given", "key": "one", "cache": 5}, "write a duration"),
+    ],
+)
+def test_settings_that_cannot_be_used_refuse_requests(
+    given: Given, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], said: str
+) -> None:
+    AUTHORIZERS["one"] = Deciding(lambda *_: True)
+    authorizing.settings(tmp_path, monkeypatch, one=settings)
+    with pytest.raises(ForbiddenError, match=re.escape(said)):
+        decisions_of("one")

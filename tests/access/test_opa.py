@@ -6,6 +6,8 @@ import json
 import os
 import re
 import signal
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -164,6 +166,30 @@ def test_a_slow_server_refuses_the_request(decide: Decide, opa: OpenPolicyAgent)
     assert "OPA needed more than 0.05 s" in str(body)
 
 
+def test_headers_that_never_end_hold_no_request() -> None:
+    ended = threading.Event()
+
+    def serve() -> None:
+        connection, _ = listening.accept()
+        with connection:
+            connection.sendall(b"HTTP/1.1 200 OK\r\nX-Long: ")
+            while not ended.wait(0.01):
+                connection.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = threading.Thread(target=serve)
+        server.start()
+        try:
+            authorizer = opa_authorizer(
+                {"url": f"http://127.0.0.1:{listening.getsockname()[1]}", "path": "p"}
+            )
+            with pytest.raises(AuthorizerError, match=r"OPA needed more than 1 s"):
+                authorizer.decide(ONE, 1.0)
+        finally:
+            ended.set()
+            server.join()
+
+
 def test_the_token_is_read_from_its_file_at_each_call(opa: OpenPolicyAgent, tmp_path: Path) -> None:
     path = tmp_path / "token"
     authorizer = opa_authorizer({"url": opa.url, "path": "polaris/authz", "token-file": str(path)})
@@ -171,6 +197,11 @@ def test_the_token_is_read_from_its_file_at_each_call(opa: OpenPolicyAgent, tmp_
         authorizer.decide(ONE, 10.0)
     path.write_text(f"{opa.token}\n")
     assert authorizer.decide(ONE, 10.0) == [True]
+    for wrong in ("", "secret\nof two lines"):
+        path.write_text(wrong)
+        with pytest.raises(AuthorizerError, match="the token for OPA is empty, or has") as raised:
+            authorizer.decide(ONE, 10.0)
+        assert "secret" not in repr(raised.value)
     path.write_text("other\n")
     with pytest.raises(AuthorizerError, match="status 401"):
         authorizer.decide(ONE, 10.0)
@@ -214,6 +245,9 @@ def test_a_target_has_the_types_of_apache_polaris(securable: Securable, expected
     [
         ({"url": "http://opa.example.com"}, "must begin with https://"),
         ({"url": "https://user@opa.example.com"}, "must not have a user"),
+        ({"url": "https://:secret@opa.example.com"}, "must not have a user"),
+        ({"url": "ftp://user:secret@opa.example.com"}, "must not have a user"),
+        ({"url": "https://opa.example.com", "token": "a\nb"}, "the token for OPA is empty, or has"),
         ({"url": "https://opa.example.com", "token": "env:NOT_SET"}, "NOT_SET"),
         ({"url": "https://opa.example.com", "token": "a", "token-file": "b"}, "set only one of them"),
         ({"url": "https://opa.example.com", "ca-file": "/missing.pem"}, "is not a file"),

@@ -92,6 +92,8 @@ def test_access_control_is_not_turned_on_while_earlier_releases_may_use_the_real
     assert "polaris-spark upgrade" in refused.err
     run("upgrade", store)
     assert run("bootstrap", store).code == 0
+    make_earlier(store)  # access control that an earlier release turned on: lost credentials can be replaced
+    assert run("bootstrap", store, "--reset").code == 0
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from polaris_spark.backends.base import ObjectKey, ObjectRow
@@ -18,7 +19,8 @@ from polaris_spark.maintenance.migration import marks
 from polaris_spark.maintenance.migration.steps import PauseTooLongError
 from polaris_spark.maintenance.realm_purge import Purge
 from polaris_spark.objects import rows_of
-from polaris_spark.system.realms import RealmState
+from polaris_spark.system.features import ALL_FEATURES
+from polaris_spark.system.realms import FIRST_FORMAT, REALM_FORMAT, RealmState
 from polaris_spark.system.registry import ROOT
 from tests.commits.support import Add, number
 from tests.maintenance.moving import DECIDED, DEV, MAIN, ME, World, a_world
@@ -94,6 +96,24 @@ def test_objects_of_unknown_types_go_along(when: str) -> None:
     found = world.inner["target"].read_objects(instance, keys)
     assert [found[key] for key in keys] == [row.value for row in rows]
     assert steps[-1].different == 0
+
+
+def test_a_realm_is_upgraded_during_a_migration() -> None:
+    """Releases without the features must refuse the realm in the target, too."""
+    world = a_world()
+    realms = world.source.realms
+    found = realms._read(world.record.name)
+    assert found is not None
+    earlier = msgspec.structs.replace(found.value, format=FIRST_FORMAT, features={}, revisions={"table": 1})
+    assert realms._replace(found, earlier)
+
+    def between(doing: str, done: int, total: int) -> None:
+        if doing == "comparing rows":
+            realms.upgrade(world.record.name, {"table": 2})
+
+    world.migrate(watch=between)
+    moved = world.process("target").realms.active(world.record.name)
+    assert (moved.format, moved.features, moved.revisions) == (REALM_FORMAT, ALL_FEATURES, {"table": 2})
 
 
 def test_references_are_created_and_dropped_during_a_migration() -> None:

@@ -211,7 +211,9 @@ class Migration:
 
     def _finished(self, record: RealmRecord) -> Iterator[MigrationStep]:
         """Do the steps after the decision that the target serves, then compare both stores. Steps can be repeated."""
-        realms = self._target.realms
+        realms, source = self._target.realms, retried(self._clock, self._source.record)
+        # The source may have been upgraded since the target's realm was created.
+        retried(self._clock, lambda: realms.upgrade(self._name, source.revisions, source.features))
         retried(self._clock, lambda: realms.move(self._name, RealmState.ACTIVE, instance=record.instance))
         heads = retried(self._clock, self._source.heads)
         retried(self._clock, lambda: realms.describe(self._name, _arrived, instance=record.instance))
