@@ -58,9 +58,14 @@ def check_options(
     if work:
         raise InputError("--work is not allowed with --realms: run polaris-spark work for each realm")
     for one in property or ():
-        if one.partition("=")[0] in ("credential", "token", "principal"):
+        name = one.partition("=")[0]
+        if name == "warehouse":
             raise InputError(
-                f"the property {one.partition('=')[0]!r} is not allowed with --realms: the server logs in to none"
+                "the property 'warehouse' is not allowed with --realms: each catalog has its own warehouse"
+            )
+        if name in ("credential", "token", "principal"):
+            raise InputError(
+                f"the property {name!r} is not allowed with --realms: the server logs in to none"
             )
     for place in allowed:
         if REALM_FIELD not in place:
