@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 from polaris_spark.cli.stores import OpenStore, open_store
 from polaris_spark.clock import SystemClock
-from polaris_spark.errors import InputError, NotFoundError
+from polaris_spark.errors import InputError, NotFoundError, PolarisError
 
 if TYPE_CHECKING:
     from polaris_spark.config import Properties
     from polaris_spark.server import Endpoint, RealmNames, ServedCatalogs
     from polaris_spark.storage.access import StorageAccess
+
+log = logging.getLogger("polaris_spark.server")
 
 REALM_FIELD: Final = "{realm}"
 """Part of `--allow-location` that stands for the name of the realm."""
@@ -75,6 +78,17 @@ def check_options(
             )
 
 
+def warn_of_unserved(opened: OpenStore, served: Collection[str]) -> None:
+    """Log a warning for each realm of `--realms` that cannot be served now, since its name may be a typing error."""
+    for name in sorted(served):
+        try:
+            opened.active_realm(name)
+        except PolarisError as error:
+            log.warning(
+                "the realm %r of --realms is not served until this is corrected: %s", name[:200], error
+            )
+
+
 class ServedStore:
     """A store whose realms a server opens when clients request them."""
 
@@ -119,6 +133,7 @@ class ServedStore:
             def check() -> None:
                 check_store(opened.backend)
 
+            warn_of_unserved(opened, served or ())
             many = ManySettings(
                 lambda name: self._open(opened, name),
                 check,

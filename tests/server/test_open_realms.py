@@ -15,6 +15,7 @@ import pytest
 
 import polaris_spark
 from polaris_spark.backends.base import Backend, ObjectKey
+from polaris_spark.cli.many_realms import warn_of_unserved
 from polaris_spark.cli.stores import open_store
 from polaris_spark.clock import ManualClock, SystemClock
 from polaris_spark.config import Properties, StoreURI
@@ -245,3 +246,28 @@ def test_a_realm_cannot_get_the_metrics_of_realms_that_are_counted_together(
     assert metrics.text_of_realm("other").decode().count("polaris_spark_realm_requests_total{") == 1
     assert 'realm="other",status="2xx"} 1.0' in metrics.text_of_realm("other").decode()
     assert 'realm="::other",status="2xx"} 2.0' in metrics.text().decode()
+
+
+def test_names_of_realms_that_do_not_exist_are_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with open_store(Opening(tmp_path).store) as opened:
+        warn_of_unserved(opened, ("a", "A", "b"))
+    assert ["'A' of --realms" in one for one in caplog.messages] == [True]
+
+
+def test_an_open_realm_that_a_newer_release_has_changed_is_refused_before_the_login(tmp_path: Path) -> None:
+    opening = Opening(tmp_path)
+    logins = Logins(lambda _: (), Metrics(), has_many_realms=True)
+    catalogs = opening("a")
+    try:
+        authentication = logins.realm(catalogs).authentication
+        assert authentication is not None
+        assert authentication.is_served()
+        with with_record(catalogs.session.connection.backend, "a", format=REALM_FORMAT + 1):
+            opening.clock.advance(SERVING_MS)
+            assert not authentication.is_served()
+        assert authentication.is_served()
+    finally:
+        catalogs.close()
+        logins.close()
