@@ -78,15 +78,30 @@ def check_options(
             )
 
 
-def warn_of_unserved(opened: OpenStore, served: Collection[str]) -> None:
-    """Log a warning for each realm of `--realms` that cannot be served now, since its name may be a typing error."""
-    for name in sorted(served):
+def warn_of_unserved(opened: OpenStore, names: Collection[str]) -> None:
+    """Log a warning for each realm that cannot be served now, since its name may be a typing error.
+
+    Args:
+        names: names of realms that the options contain.
+    """
+    for name in sorted(names):
         try:
-            opened.active_realm(name)
+            _catalogs(opened, name)
         except PolarisError as error:
-            log.warning(
-                "the realm %r of --realms is not served until this is corrected: %s", name[:200], error
-            )
+            log.warning("the realm %r is not served until this is corrected: %s", name[:200], error)
+
+
+def _catalogs(opened: OpenStore, realm: str) -> list[str]:
+    """Return the names of the catalogs of a realm.
+
+    Raises:
+        NotFoundError: the realm has no catalog.
+        PolarisError: the realm is not ACTIVE, or cannot be read.
+    """
+    catalogs = [row.name for row in opened.active_realm(realm).catalogs()]
+    if not catalogs:
+        raise NotFoundError(f"realm {realm!r} has no catalog")
+    return catalogs
 
 
 class ServedStore:
@@ -133,7 +148,8 @@ class ServedStore:
             def check() -> None:
                 check_store(opened.backend)
 
-            warn_of_unserved(opened, served or ())
+            default = () if names.default is None else (names.default,)
+            warn_of_unserved(opened, {*(served or ()), *default})
             many = ManySettings(
                 lambda name: self._open(opened, name),
                 check,
@@ -155,9 +171,7 @@ class ServedStore:
         from polaris_spark.rest.opening import open_session
         from polaris_spark.server import ServedCatalogs
 
-        catalogs = [row.name for row in opened.active_realm(name).catalogs()]
-        if not catalogs:
-            raise NotFoundError(f"realm {name!r} has no catalog")
+        catalogs = _catalogs(opened, name)
         wanted = self._properties.catalog
         properties = dataclasses.replace(
             self._properties,

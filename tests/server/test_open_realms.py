@@ -15,9 +15,11 @@ import pytest
 
 import polaris_spark
 from polaris_spark.backends.base import Backend, ObjectKey
+from polaris_spark.catalog.catalogs.catalogs import create_realm
 from polaris_spark.cli.many_realms import warn_of_unserved
 from polaris_spark.cli.stores import open_store
 from polaris_spark.clock import ManualClock, SystemClock
+from polaris_spark.commits.change import Operation
 from polaris_spark.config import Properties, StoreURI
 from polaris_spark.errors import RealmStateError, TryAgainError
 from polaris_spark.extension.runs import Runs
@@ -251,9 +253,16 @@ def test_a_realm_cannot_get_the_metrics_of_realms_that_are_counted_together(
 def test_names_of_realms_that_do_not_exist_are_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with open_store(Opening(tmp_path).store) as opened:
-        warn_of_unserved(opened, ("a", "A", "b"))
-    assert ["'A' of --realms" in one for one in caplog.messages] == [True]
+    store = Opening(tmp_path).store
+    connection = connect_store(StoreURI.parse(store), create=False)
+    create_realm(connection, "empty", Operation(b"", "root"))
+    connection.close()
+    with open_store(store) as opened:
+        warn_of_unserved(opened, ("a", "A", "b", "empty"))
+    assert [one.partition(" is not served")[0] for one in caplog.messages] == [
+        "the realm 'A'",
+        "the realm 'empty'",
+    ]
 
 
 def test_an_open_realm_that_a_newer_release_has_changed_is_refused_before_the_login(tmp_path: Path) -> None:
