@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 from polaris_spark.cli.stores import OpenStore, open_store
 from polaris_spark.clock import SystemClock
-from polaris_spark.errors import InputError, NotFoundError
+from polaris_spark.errors import InputError, NotFoundError, PolarisError
 
 if TYPE_CHECKING:
     from polaris_spark.config import Properties
     from polaris_spark.server import Endpoint, RealmNames, ServedCatalogs
     from polaris_spark.storage.access import StorageAccess
+
+log = logging.getLogger("polaris_spark.server")
 
 REALM_FIELD: Final = "{realm}"
 """Part of `--allow-location` that stands for the name of the realm."""
@@ -58,9 +61,14 @@ def check_options(
     if work:
         raise InputError("--work is not allowed with --realms: run polaris-spark work for each realm")
     for one in property or ():
-        if one.partition("=")[0] in ("credential", "token", "principal"):
+        name = one.partition("=")[0]
+        if name == "warehouse":
             raise InputError(
-                f"the property {one.partition('=')[0]!r} is not allowed with --realms: the server logs in to none"
+                "the property 'warehouse' is not allowed with --realms: each catalog has its own warehouse"
+            )
+        if name in ("credential", "token", "principal"):
+            raise InputError(
+                f"the property {name!r} is not allowed with --realms: the server logs in to none"
             )
     for place in allowed:
         if REALM_FIELD not in place:
@@ -68,6 +76,32 @@ def check_options(
                 f"--allow-location is {place!r}; with --realms it must contain {REALM_FIELD}, which stands for "
                 "the name of the realm, because realms must not share locations"
             )
+
+
+def warn_of_unserved(opened: OpenStore, names: Collection[str]) -> None:
+    """Log a warning for each realm that cannot be served now, since its name may be a typing error.
+
+    Args:
+        names: names of realms that the options contain.
+    """
+    for name in sorted(names):
+        try:
+            _catalogs(opened, name)
+        except PolarisError as error:
+            log.warning("the realm %r is not served until this is corrected: %s", name[:200], error)
+
+
+def _catalogs(opened: OpenStore, realm: str) -> list[str]:
+    """Return the names of the catalogs of a realm.
+
+    Raises:
+        NotFoundError: the realm has no catalog.
+        PolarisError: the realm is not ACTIVE, or cannot be read.
+    """
+    catalogs = [row.name for row in opened.active_realm(realm).catalogs()]
+    if not catalogs:
+        raise NotFoundError(f"realm {realm!r} has no catalog")
+    return catalogs
 
 
 class ServedStore:
@@ -114,6 +148,8 @@ class ServedStore:
             def check() -> None:
                 check_store(opened.backend)
 
+            default = () if names.default is None else (names.default,)
+            warn_of_unserved(opened, {*(served or ()), *default})
             many = ManySettings(
                 lambda name: self._open(opened, name),
                 check,
@@ -135,9 +171,7 @@ class ServedStore:
         from polaris_spark.rest.opening import open_session
         from polaris_spark.server import ServedCatalogs
 
-        catalogs = [row.name for row in opened.active_realm(name).catalogs()]
-        if not catalogs:
-            raise NotFoundError(f"realm {name!r} has no catalog")
+        catalogs = _catalogs(opened, name)
         wanted = self._properties.catalog
         properties = dataclasses.replace(
             self._properties,

@@ -149,6 +149,20 @@ class OpenStore:
         """Return the realms in any state except GONE, sorted by name."""
         return [OpenRealm(self._connection, record) for record in self._connection.realms.all()]
 
+    def realm_names(self) -> list[str]:
+        """Return the names of all realms, sorted, including those that are GONE or cannot be read."""
+        return self._connection.realms.names()
+
+    def state(self, name: str) -> RealmState:
+        """Return the state of a realm.
+
+        Raises:
+            CorruptionError: the record of the realm cannot be read.
+            NewerFormatError: a newer release made the realm.
+        """
+        record = self._connection.realms.find(name)
+        return RealmState.GONE if record is None else record.state
+
     def realm(self, name: str) -> OpenRealm:
         """Return a realm whose rows can be read.
 

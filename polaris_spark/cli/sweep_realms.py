@@ -20,6 +20,7 @@ from polaris_spark.property_values import duration_ms
 if TYPE_CHECKING:
     from polaris_spark.cli.stores import OpenStore
     from polaris_spark.config import Properties
+    from polaris_spark.maintenance.periods import Policy
     from polaris_spark.maintenance.sweep_realms import RealmToSweep, SweptRealm
 
 _KIND = "sweep-realms"
@@ -93,10 +94,12 @@ def sweep_realms(
             watch(doing, done, total)
 
         realms, found = [], []
-        names = [one.record.name for one in opened.realms() if one.record.state is RealmState.ACTIVE]
+        names = opened.realm_names()
         for number, name in enumerate(names):
             progress("opening realms", number, len(names))
             try:
+                if opened.state(name) is not RealmState.ACTIVE:
+                    continue
                 realms.append(_to_sweep(stack, opened, dataclasses.replace(properties, realm=name), periods))
             except PolarisError as error:
                 found.append(SweptRealm(name, None, error))
@@ -124,9 +127,14 @@ def _to_sweep(
         raise InputError(f"realm {name!r} has no catalog")
     properties = dataclasses.replace(properties, catalog=catalogs[0].name, credential=None)
     session = stack.enter_context(open_session(properties, SystemClock(), logs_in=False))
-    policy = realm_policy(session.catalog, **periods)
     lifetime = session.properties.idempotency_key_lifetime
-    check_retention(policy.retention_ms, grace_ms=policy.grace_ms, operation_lifetime_ms=lifetime)
+
+    def policy() -> Policy:
+        found = realm_policy(session.catalog, **periods)
+        check_retention(found.retention_ms, grace_ms=found.grace_ms, operation_lifetime_ms=lifetime)
+        return found
+
+    policy()  # refuse wrong periods before anything is changed
     references = session.catalog.references
     return RealmToSweep(name, references, policy, session.operation(), session.serving.require)
 

@@ -32,7 +32,9 @@ class RealmToSweep(NamedTuple):
 
     name: str
     references: References
-    policy: Policy
+    policy: Callable[[], Policy]
+    """Returns how long history and rows are kept, as the catalogs of the realm say now. Called when the realm's roots
+    are listed, because many realms can take long."""
     operation: Operation
     """Names the principal, for the log of the registry."""
     require: Callable[[], None]
@@ -75,7 +77,7 @@ def sweep_realms(
     for realm in realms:
         try:
             realm.require()
-            roots = roots_of(realm.references, realm.policy, realm.operation, engine, dry_run=dry_run)
+            roots = roots_of(realm.references, realm.policy(), realm.operation, engine, dry_run=dry_run)
         except TaskLostError:
             raise
         except PolarisError as error:

@@ -19,7 +19,9 @@ _COMMITS = {409: "conflict", 504: "unknown"}
 
 
 _MOST_REALMS: Final = 10_000
-"""Maximum number of values of the label `realm`. Further realms are counted together, as `other`."""
+"""Maximum number of values of the label `realm`. Further realms are counted together, as `_FURTHER`."""
+_FURTHER: Final = "::other"
+"""No realm can have this name, so no realm gets the metrics of the others as its own."""
 
 
 class Metrics:
@@ -110,7 +112,7 @@ class Metrics:
     def _label(self, realm: str) -> str:
         if realm not in self._realms:
             if len(self._realms) >= _MOST_REALMS:
-                return "other"
+                return _FURTHER
             self._realms.add(realm)
         return realm
 

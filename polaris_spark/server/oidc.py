@@ -40,8 +40,13 @@ STALE_SECONDS: Final = 3_600.0
 AGAIN_SECONDS: Final = 10.0
 """Minimum time between two attempts to fetch keys, so that tokens with unknown keys cause no flood of requests."""
 
+WAIT_SECONDS: Final = 1.0
+"""Time since the beginning of a fetch for which other threads wait for it. So an issuer that does not answer takes up
+one of the threads that verify the tokens of all issuers and realms, and not all."""
+
 _TIMEOUT_SECONDS: Final = (3.0, 5.0)
 _TOTAL_SECONDS: Final = 10.0
+_POLL_SECONDS: Final = 0.05
 _MAX_BYTES: Final = 2**20
 _MAX_KEYS: Final = 200
 _MAX_SKEW: Final = 300
@@ -180,6 +185,7 @@ class _Keys:
         self._set: tuple[Mapping[str, Any], ...] = ()
         self._read_at = float("-inf")
         self._tried_at = float("-inf")
+        self._fetching_since: float | None = None
 
     def find(self, id: str | None, algorithm: str) -> PyJWK | None:
         """Return the key with this id for an algorithm. If a token names no key, return the only key for the
@@ -193,30 +199,44 @@ class _Keys:
         if found is not None and age < KEPT_SECONDS:
             return found
         # A thread that has a usable key does not wait for another one that fetches keys.
-        if not self._guard.acquire(blocking=found is None):
+        if not (self._guard.acquire(blocking=False) or (found is None and self._waited())):
+            if found is None:
+                raise self._unread()
             return found
         try:
             self._refresh(id, algorithm)
         finally:
             self._guard.release()
         if self._elapsed() - self._read_at >= STALE_SECONDS:
-            raise TryAgainError(
-                f"the keys of the issuer {self._settings.issuer} cannot be read now; try again"
-            )
+            raise self._unread()
         return self._known(id, algorithm)
+
+    def _waited(self) -> bool:
+        """Wait for the guard, but not for a fetch that is slow. Return whether this thread has the guard now."""
+        while True:
+            since = self._fetching_since
+            if since is not None and self._elapsed() - since >= WAIT_SECONDS:
+                return False
+            if self._guard.acquire(timeout=_POLL_SECONDS):
+                return True
+
+    def _unread(self) -> TryAgainError:
+        return TryAgainError(f"the keys of the issuer {self._settings.issuer} cannot be read now; try again")
 
     def _refresh(self, id: str | None, algorithm: str) -> None:
         now = self._elapsed()
         is_fresh = now - self._read_at < KEPT_SECONDS
         if now - self._tried_at < AGAIN_SECONDS or (is_fresh and self._known(id, algorithm) is not None):
             return
-        self._tried_at = now
+        self._tried_at = self._fetching_since = now
         try:
             self._set = _read_keys(self._settings)
         except (requests.RequestException, OSError, ValueError, RecursionError) as error:
             log.warning("the keys of the issuer %s cannot be read: %s", self._settings.issuer, error)
         else:
             self._read_at = self._elapsed()
+        finally:
+            self._fetching_since = None
 
     def _known(self, id: str | None, algorithm: str) -> PyJWK | None:
         if id is not None:

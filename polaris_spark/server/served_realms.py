@@ -14,7 +14,14 @@ from typing import Final, NamedTuple, Protocol
 
 from polaris_spark.access.token_keys import ServerKey
 from polaris_spark.access.tokens import LIFETIME_SECONDS, TokenIssuer
-from polaris_spark.errors import InputError, NotFoundError, RealmStateError, TryAgainError
+from polaris_spark.errors import (
+    CorruptionError,
+    InputError,
+    NotFoundError,
+    RealmStateError,
+    StateError,
+    TryAgainError,
+)
 from polaris_spark.rest.session import Session
 from polaris_spark.server.authentication import FAILURES_PER_ADDRESS, Authentication, RealmName
 from polaris_spark.server.catalogs import ServedCatalogs
@@ -34,6 +41,7 @@ _MISSING_SECONDS: Final = 1.0
 """Time for which a server remembers that it cannot serve a realm."""
 _MOST_MISSING: Final = 10_000
 _OPENING_THREADS: Final = 4
+_CLOSING_THREADS: Final = 4
 _MOST_OPENING: Final = 64
 """Maximum number of realms that are being opened. Requests for further realms get status 503."""
 
@@ -132,7 +140,7 @@ class Logins:
 def _is_served(session: Session) -> bool:
     try:
         session.serving.require()
-    except RealmStateError as error:
+    except StateError as error:
         log.info("the realm %r is no longer served: %s", session.properties.realm, error)
         return False
     return True
@@ -191,10 +199,10 @@ class ManyRealms:
     used least recently is closed, unless requests, runs or transactions still use it. For the thread of the event loop
     only, except `check` and `close`.
 
-    A realm that does not exist, is not ACTIVE, has no catalog or may not be served, is missing for clients. Whether an
-    open realm is still ACTIVE is checked by its requests, in the threads where they are handled or their tokens are
-    verified, so this costs no further switch of threads. After a check that failed, the next request opens the realm
-    again.
+    A realm that does not exist, is not ACTIVE, has no catalog, is damaged, was made by a newer release or may not be
+    served, is missing for clients. Whether an open realm is still ACTIVE is checked by its requests, in the threads
+    where they are handled or their tokens are verified, so this costs no further switch of threads. After a check that
+    failed, the next request opens the realm again.
     """
 
     def __init__(
@@ -230,6 +238,8 @@ class ManyRealms:
         self._retired: list[_Entry] = []
         """Realms that can no longer be used, but that requests still use."""
         self._pool = ThreadPoolExecutor(_OPENING_THREADS, "polaris-realms")
+        # Closing waits for runs that were cancelled, so it must not delay the opening of other realms.
+        self._closing = ThreadPoolExecutor(_CLOSING_THREADS, "polaris-realms-closing")
 
     def __len__(self) -> int:
         """Number of realms that are open."""
@@ -306,7 +316,7 @@ class ManyRealms:
                 catalogs = entry.catalogs()
                 if not entry.users and catalogs is not None and not catalogs.is_busy():
                     del self._entries[name]
-                    self._pool.submit(_close, catalogs)
+                    self._closing.submit(_close, catalogs)
                     break
             else:
                 raise TryAgainError(
@@ -319,7 +329,7 @@ class ManyRealms:
         for entry in unused:
             catalogs = entry.catalogs()
             if catalogs is not None:
-                self._pool.submit(_close, catalogs)
+                self._closing.submit(_close, catalogs)
 
     def _is_missing(self, name: str) -> bool:
         until = self._missing.get(name)
@@ -335,11 +345,15 @@ class ManyRealms:
         except (InputError, NotFoundError, RealmStateError) as error:
             log.info("the realm %r is not served: %s", name[:200], error)
             return None
+        except (StateError, CorruptionError) as error:
+            # The error says what the realm has, and the client has not logged in.
+            log.warning("the realm %r cannot be served: %s", name[:200], error)
+            return None
         try:
             self._make_room()
             return self._logins.realm(catalogs)
         except BaseException:
-            self._pool.submit(_close, catalogs)
+            self._closing.submit(_close, catalogs)
             raise
 
     def _open_checked(self, name: str) -> ServedCatalogs:
@@ -363,8 +377,9 @@ class ManyRealms:
         for entry in (*self._entries.values(), *self._retired):
             catalogs = entry.catalogs()
             if catalogs is not None:
-                self._pool.submit(_close, catalogs)
+                self._closing.submit(_close, catalogs)
         self._pool.shutdown(wait=True)
+        self._closing.shutdown(wait=True)
 
 
 def _close(catalogs: ServedCatalogs) -> None:

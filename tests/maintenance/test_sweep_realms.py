@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -17,9 +18,12 @@ from polaris_spark.backends.sqlite import SQLiteBackend
 from polaris_spark.clock import ManualClock
 from polaris_spark.config import StoreURI
 from polaris_spark.ids import IdParts, pack
+from polaris_spark.maintenance.periods import Policy, realm_policy
 from polaris_spark.maintenance.sweep import Rate
+from polaris_spark.maintenance.sweep_realms import RealmToSweep, sweep_realms
 from polaris_spark.system.connections import connect_store
-from polaris_spark.system.realms import RealmState
+from polaris_spark.system.realms import REALM_FORMAT, RealmRecord, RealmState
+from polaris_spark.system.stores import system_references
 from polaris_spark.system.tasks import Tasks
 from tests.cli.catalogs import run
 
@@ -110,6 +114,50 @@ def test_a_realm_that_cannot_be_swept_does_not_keep_others_from_it(store: str) -
     after = rows_of(store)
     assert after["b"] == before["b"]
     assert OLD not in after["a"] | after["c"]
+
+
+def test_a_realm_of_a_newer_release_does_not_keep_others_from_it(store: str) -> None:
+    connection = connect_store(StoreURI.parse(store), create=False)
+    try:
+        references = system_references(connection.backend)
+        found = references.read("realm/b", RealmRecord)
+        assert found is not None
+        newer = references.row(msgspec.structs.replace(found.value, format=REALM_FORMAT + 1))
+        assert references.put("realm/b", found.version, newer)
+        answer = run("maintain", "sweep-realms", store, "--json")
+        assert (answer.code, "1 of 3 realms were not swept" in answer.err) == (2, True)
+        assert [row["realm"] for row in answer.json] == ["a", "c"]
+        assert references.put("realm/b", newer.version, references.row(found.value))
+    finally:
+        connection.close()
+    assert OLD in rows_of(store)["b"]
+
+
+def test_periods_that_change_after_a_realm_was_opened_hold(store: str) -> None:
+    connection = connect_store(StoreURI.parse(store), create=False)
+    sessions = {realm: polaris_spark.connect(store=store, realm=realm) for realm in ("a", "b")}
+
+    def changed() -> Policy:
+        sessions["b"].set_catalog_properties({"grace": "3000 d", "history-retention": "3000 d"})
+        return realm_policy(sessions["a"].catalog)
+
+    try:
+        realms = [
+            RealmToSweep(realm, one.catalog.references, policy, one.operation(), one.serving.require)
+            for (realm, one), policy in zip(
+                sessions.items(), (changed, lambda: realm_policy(sessions["b"].catalog)), strict=True
+            )
+        ]
+        swept = {one.name: one.swept for one in sweep_realms(realms)}
+        assert {name: one and [count.rows for count in one.counts] for name, one in swept.items()} == {
+            "a": [1],
+            "b": [],
+        }
+    finally:
+        for session in sessions.values():
+            session.close()
+        connection.close()
+    assert OLD in rows_of(store)["b"]
 
 
 def test_realms_that_are_not_active_are_left_alone(store: str) -> None:

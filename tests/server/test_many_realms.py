@@ -411,6 +411,11 @@ def test_options_that_many_realms_could_share_are_refused(tmp_path: Path) -> Non
         "must contain {realm}": ["--insecure", "--allow-location", str(tmp_path)],
         "has a token without a realm": ["--token-file", str(tokens)],
         "has its own warehouse": ["--insecure", "--warehouse", str(tmp_path)],
+        "the property 'warehouse' is not allowed": [
+            "--insecure",
+            "--property",
+            f"warehouse={tmp_path}",
+        ],
         "logs in to none": ["--insecure", "--property", "credential=env:TOKEN"],
         "is not one of the realms": ["--insecure", "--realm", "other"],
         "must be at least 1": ["--insecure", "--max-open-realms", "0"],

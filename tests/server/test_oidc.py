@@ -6,8 +6,10 @@ import hashlib
 import hmac
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from polaris_spark.errors import InputError, NotAuthorizedError, TryAgainError
 from polaris_spark.server import oidc
 from polaris_spark.server.authentication import authenticators_in
 from polaris_spark.server.oidc import AGAIN_SECONDS, KEPT_SECONDS, STALE_SECONDS, OidcAuthenticator, Settings
+from polaris_spark.testing.waiting import PATIENCE_S
 from tests.server.issuers import AUDIENCE, Issuer, part
 from tests.server.servers import Remote, Server, client, error_of
 
@@ -230,6 +233,33 @@ def test_unknown_keys_cause_few_requests(issuer: Issuer) -> None:
         with pytest.raises(NotAuthorizedError):
             authenticator.authenticate(issuer.token(headers={"kid": "unknown"}))
     assert issuer.requests.count("/keys") <= 3
+
+
+def test_an_issuer_that_does_not_answer_takes_up_one_thread(
+    issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elapsed, answers, asked = Elapsed(), threading.Event(), threading.Event()
+    authenticator, token, read = accepting(issuer, elapsed), issuer.token(), oidc._read_keys
+
+    def slow(settings: Settings) -> Any:
+        asked.set()
+        assert answers.wait(PATIENCE_S)
+        return read(settings)
+
+    monkeypatch.setattr(oidc, "_read_keys", slow)
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(authenticator.authenticate, token)
+        try:
+            assert asked.wait(PATIENCE_S)
+            elapsed.seconds += oidc.WAIT_SECONDS
+            others = [pool.submit(authenticator.authenticate, token) for _ in range(20)]
+            for one in others:
+                assert isinstance(one.exception(PATIENCE_S), TryAgainError)
+            assert not first.done()
+        finally:
+            answers.set()
+        assert first.result(PATIENCE_S) is not None
+    assert authenticator.authenticate(token) is not None
 
 
 def test_keys_are_used_for_a_while_when_the_issuer_is_gone(issuer: Issuer) -> None:

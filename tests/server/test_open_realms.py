@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import polaris_spark
+from polaris_spark.backends.base import Backend, ObjectKey
+from polaris_spark.catalog.catalogs.catalogs import create_realm
+from polaris_spark.cli.many_realms import warn_of_unserved
 from polaris_spark.cli.stores import open_store
 from polaris_spark.clock import ManualClock, SystemClock
+from polaris_spark.commits.change import Operation
 from polaris_spark.config import Properties, StoreURI
 from polaris_spark.errors import RealmStateError, TryAgainError
 from polaris_spark.extension.runs import Runs
 from polaris_spark.rest.opening import open_session
 from polaris_spark.server import RealmNames, ServedCatalogs
+from polaris_spark.server import metrics as metrics_module
 from polaris_spark.server.metrics import Metrics
 from polaris_spark.server.served_realms import Logins, ManyRealms
+from polaris_spark.store.cache import process_cache
 from polaris_spark.system.connections import connect_store
-from polaris_spark.system.realms import SERVING_MS, RealmState
+from polaris_spark.system.realms import REALM_FORMAT, SERVING_MS, RealmRecord, RealmState
+from polaris_spark.system.stores import system_references
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 
 REALMS = ("a", "b", "c", "d")
@@ -172,3 +182,101 @@ def test_simultaneous_requests_open_a_realm_once(tmp_path: Path) -> None:
         assert len(realms) == 2  # names that clients invent close no realm
 
     with_realms(tmp_path, 2, test)
+
+
+@contextmanager
+def with_record(backend: Backend, realm: str, **changes: object) -> Iterator[None]:
+    """Change the record of a realm during a `with` block."""
+    references, name = system_references(backend), f"realm/{realm}"
+    found = references.read(name, RealmRecord)
+    assert found is not None
+    changed = references.row(msgspec.structs.replace(found.value, **changes))
+    assert references.put(name, found.version, changed)
+    yield
+    assert references.put(name, changed.version, references.row(found.value))
+
+
+def test_a_realm_that_this_release_cannot_read_is_not_served(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(realms: ManyRealms, opening: Opening) -> None:
+        connection = connect_store(StoreURI.parse(opening.store), clock=opening.clock, create=False)
+        backend = connection.backend
+        damaged = connection.realms.active("b").instance
+        for split in backend.splits("objects", [damaged], 1):
+            for batch in backend.scan(split):
+                keys = zip(batch.column("id").to_pylist(), batch.column("part").to_pylist(), strict=True)
+                backend.delete_objects(damaged, [ObjectKey(*key) for key in keys])
+        process_cache().clear()
+        with with_record(backend, "a", format=REALM_FORMAT + 1):
+            assert [await use(realms, name) for name in ("a", "b", "c")] == [False, False, True]
+        connection.close()
+
+    with_realms(tmp_path, 4, test)
+    assert all(f"the realm '{name}' cannot be served" in caplog.text for name in ("a", "b"))
+
+
+def test_realms_that_are_slow_to_close_delay_no_other_realm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_close = threading.Event()
+    close = ServedCatalogs.close
+
+    def slow(served: ServedCatalogs) -> None:
+        may_close.wait(PATIENCE_S)
+        close(served)
+
+    async def test(realms: ManyRealms, opening: Opening) -> None:
+        monkeypatch.setattr(ServedCatalogs, "close", slow)
+        try:
+            for name in (*REALMS, *REALMS):  # each opening closes the realm before
+                assert await asyncio.wait_for(use(realms, name), PATIENCE_S / 2)
+            assert not opening.closed()
+        finally:
+            may_close.set()
+
+    with_realms(tmp_path, 1, test)
+
+
+def test_a_realm_cannot_get_the_metrics_of_realms_that_are_counted_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metrics_module, "_MOST_REALMS", 1)
+    metrics = Metrics()
+    for realm in ("other", "b", "c"):
+        metrics.record("GET", None, 200, 0.1, realm)
+    assert metrics.text_of_realm("other").decode().count("polaris_spark_realm_requests_total{") == 1
+    assert 'realm="other",status="2xx"} 1.0' in metrics.text_of_realm("other").decode()
+    assert 'realm="::other",status="2xx"} 2.0' in metrics.text().decode()
+
+
+def test_names_of_realms_that_do_not_exist_are_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Opening(tmp_path).store
+    connection = connect_store(StoreURI.parse(store), create=False)
+    create_realm(connection, "empty", Operation(b"", "root"))
+    connection.close()
+    with open_store(store) as opened:
+        warn_of_unserved(opened, ("a", "A", "b", "empty"))
+    assert [one.partition(" is not served")[0] for one in caplog.messages] == [
+        "the realm 'A'",
+        "the realm 'empty'",
+    ]
+
+
+def test_an_open_realm_that_a_newer_release_has_changed_is_refused_before_the_login(tmp_path: Path) -> None:
+    opening = Opening(tmp_path)
+    logins = Logins(lambda _: (), Metrics(), has_many_realms=True)
+    catalogs = opening("a")
+    try:
+        authentication = logins.realm(catalogs).authentication
+        assert authentication is not None
+        assert authentication.is_served()
+        with with_record(catalogs.session.connection.backend, "a", format=REALM_FORMAT + 1):
+            opening.clock.advance(SERVING_MS)
+            assert not authentication.is_served()
+        assert authentication.is_served()
+    finally:
+        catalogs.close()
+        logins.close()
