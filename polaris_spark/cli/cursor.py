@@ -82,7 +82,7 @@ class DeadLetters:
         self._path = path
 
     def add(self, lines: list[dict[str, Any]]) -> None:
-        """Append lines. When this method returns, they are on disk.
+        """Append lines, perhaps none. When this method returns, they are on disk.
 
         If an earlier process died while it wrote, its incomplete line is ended first.
         """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from urllib.parse import urlsplit
 import requests
 
 from polaris_spark.cli.cursor import DeadLetters
-from polaris_spark.cli.output import errors
+from polaris_spark.cli.output import errors, plain
 from polaris_spark.clock import iso_text
 from polaris_spark.errors import InputError
 from polaris_spark.rest.access import is_loopback
@@ -27,6 +28,10 @@ later."""
 
 FIRST_PAUSE_SECONDS = 1.0
 """Pause after the first failed attempt, in seconds. Each further pause is twice as long, up to a limit."""
+
+
+_MAX_REASON = 300
+"""Maximum length of the reason of a failure, in characters."""
 
 
 class Event(NamedTuple):
@@ -82,15 +87,16 @@ def checked_url(option: str, url: str) -> str:
     Raises:
         InputError: the address is not an HTTP address, or contains a user or password.
     """
+    if "@" in re.split("[/?#]", url.partition("//")[2], maxsplit=1)[0]:  # `urlsplit` refuses some addresses
+        raise InputError(f"{option} must not contain a user or password; give a secret by --secret instead")
     try:
         parsed = urlsplit(url)
         port = parsed.port
-    except ValueError:
+        requests.Request("POST", url).prepare()
+    except ValueError:  # also `requests.exceptions.InvalidURL`
         parsed, port = urlsplit(""), None
     if parsed.scheme not in ("http", "https") or not parsed.hostname or parsed.fragment or port == 0:
         raise InputError(f"{option} is {url!r}; write an http or https address")
-    if parsed.username or parsed.password:
-        raise InputError(f"{option} must not contain a user or password; give a secret by --secret instead")
     if parsed.scheme == "http" and not is_loopback(parsed.hostname):
         tell(f"events are sent to {parsed.hostname!r} without encryption; use an https address")
     return url
@@ -116,6 +122,18 @@ def secret_in(name: str | None) -> str:
     return found
 
 
+class _Session(requests.Session):
+    """Connections to a receiver. No password of `~/.netrc` is sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.auth = lambda prepared: prepared
+
+    def get_redirect_target(self, resp: requests.Response) -> None:
+        """Return None for every answer. With the address of a redirect, the library would read the whole content of the
+        answer, which may be endless, even if it does not follow the redirect."""
+
+
 class Sender:
     """Delivers events to one receiver, one request at a time."""
 
@@ -139,8 +157,7 @@ class Sender:
         self._dead = dead
         self._sleep = sleep
         self._jitter = jitter
-        self._session = requests.Session()
-        self._session.auth = lambda prepared: prepared  # no password of ~/.netrc
+        self._session = _Session()
 
     def deliver(self, events: list[Event]) -> None:
         """Deliver events, and return when the receiver has accepted them or they are dead letters.
@@ -180,8 +197,7 @@ class Sender:
         thread.start()
         thread.join(self._settings.timeout_seconds)
         if not outcome:
-            self._session = requests.Session()
-            self._session.auth = lambda prepared: prepared
+            self._session = _Session()
             return _Failure(f"no answer within {self._settings.timeout_seconds:g} s")
         return outcome[0]
 
@@ -202,9 +218,14 @@ class Sender:
             cause: BaseException = error
             while (inner := cause.__cause__ or cause.__context__) is not None:
                 cause = inner
-            return _Failure(str(cause) or type(cause).__name__)
+            return _Failure(_shown(str(cause) or type(cause).__name__))
         except Exception as error:  # such as a name that cannot be encoded
-            return _Failure(f"{type(error).__name__}: {error}")
+            return _Failure(_shown(f"{type(error).__name__}: {error}"))
+
+
+def _shown(text: str) -> str:
+    """Return the beginning of a message that may contain text of the receiver, safe to print."""
+    return plain(text[:_MAX_REASON])
 
 
 def _failure_of(answer: requests.Response) -> _Failure | None:

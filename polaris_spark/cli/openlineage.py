@@ -8,6 +8,7 @@ location, as OpenLineage's integration of Spark names them.
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -19,6 +20,7 @@ from polaris_spark.catalog.materialized.lineage import DIRECT, Dependence, Linea
 from polaris_spark.catalog.tables.summaries import number_in
 from polaris_spark.cli.changed_datasets import ChangedDataset, DatasetReader, ReadSource
 from polaris_spark.cli.delivery import Event, MakeRequest, Request
+from polaris_spark.errors import InputError
 from polaris_spark.names import sql_name
 
 Json = dict[str, Any]
@@ -93,6 +95,7 @@ _KEEPING_CONTENT = frozenset(
 )
 """Updates of a table that keep the rows and columns of its branch `main`, unless they move this branch."""
 
+_TOKEN = re.compile("[!-~]+")
 _ALIASES = {"s3a": "s3", "s3n": "s3", "abfs": "abfss", "wasb": "wasbs"}
 _OBJECT_STORES = frozenset({"s3", "gs", "abfss", "wasbs"})
 
@@ -116,7 +119,14 @@ def openlineage_requests(token: str | None) -> MakeRequest:
 
     Args:
         token: the API key, which is sent as a bearer token; None for none.
+    Raises:
+        InputError: the key has characters that a header cannot contain. The message does not contain the key.
     """
+    if token is not None and not _TOKEN.fullmatch(token):
+        raise InputError(
+            "the API key in the environment variable of --secret cannot be sent: it must consist of visible ASCII "
+            "characters"
+        )
     headers = {"Content-Type": "application/json"} | (
         {} if token is None else {"Authorization": f"Bearer {token}"}
     )

@@ -132,6 +132,8 @@ def watch(
     from polaris_spark.cli.log import ChangeFilter
 
     begin = None if after is None else begun_at(after)
+    if source is not None and (not source.isprintable() or not source or " " in source):
+        raise InputError(f"--source is {source!r}; it must be a URI without spaces, such as urn:shop")
     wanted = ChangeFilter(tuple(table or ()), tuple(principal or ()), tuple(action or ()))
     if openlineage is None:
         require_libraries()
@@ -192,6 +194,8 @@ def _delivery(
     option = "--post" if openlineage is None else "--openlineage"
     if cursor is None:
         raise InputError(f"{option} needs --cursor, the file that keeps what was delivered")
+    if dead_letters is not None and dead_letters.resolve() == cursor.resolve():
+        raise InputError("--cursor and --dead-letters must be different files")
     url = checked_url(option, openlineage or post or "")
     if openlineage is None:
         make_request = webhook_requests(secrets_of(secret), batched=batch > 1)
@@ -297,6 +301,8 @@ def _send(
     letters = None if delivery.dead_letters is None else DeadLetters(delivery.dead_letters)
     sender = Sender(delivery.settings, delivery.make_request, letters)
     with kept.held():
+        if letters is not None:
+            letters.add([])  # a file that cannot be written is an error now, not at the first dead letter
         position = kept.read()
         if position is None:
             # Without `--after`, the position of now is kept at once, so that no event is lost if this process dies.

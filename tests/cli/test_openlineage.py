@@ -549,10 +549,36 @@ def test_a_cursor_comes_before_a_position_on_the_command_line(catalog: Catalog, 
         receiver.wait(lambda: receiver.completed() == ["new"])
 
 
+@pytest.mark.parametrize("key", ["geheim\nkey", "geheim key", "geheim€", "\x1bgeheim"])
+def test_a_key_that_cannot_be_sent_is_refused_without_printing_it(
+    store: str, tmp_path: Path, key: str
+) -> None:
+    receiver = ["--openlineage", "http://localhost:1", "--cursor", str(tmp_path / "cursor")]
+    answer = run("watch", store, *receiver, "--secret", "env:KEY", KEY=key)
+    assert (answer.code, "visible ASCII characters" in answer.err) == (2, True)
+    assert "geheim" not in answer.err
+
+
+def test_a_file_of_dead_letters_that_cannot_be_written_is_an_error_at_once(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    with LineageReceiver() as receiver:
+        arguments = sending(catalog, tmp_path, receiver, "--dead-letters", str(tmp_path / "no" / "dead"))
+        answer = run("watch", *arguments, KEY=TOKEN)
+        assert (answer.code != 0, "No such file" in answer.err) == (True, True)
+        assert receiver.received == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--openlineage", "http://localhost:1"], "--openlineage needs --cursor"),
+        (["--source", ""], "--source is ''"),
+        (["--source", "my shop"], "--source is 'my shop'"),
+        (
+            ["--openlineage", "http://localhost:1", "--cursor", "x", "--dead-letters", "./x"],
+            "--cursor and --dead-letters must be different files",
+        ),
         (["--openlineage", "localhost", "--cursor", "x"], "--openlineage is 'localhost'"),
         (["--openlineage", "http://a:b@localhost", "--cursor", "x"], "must not contain a user or password"),
         (
