@@ -9,11 +9,15 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timezone
+from functools import partial
+from socket import SHUT_RDWR
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import requests
+from requests.adapters import HTTPAdapter
 
 from polaris_spark.cli.cursor import DeadLetters
 from polaris_spark.cli.output import errors, plain
@@ -122,12 +126,50 @@ def secret_in(name: str | None) -> str:
     return found
 
 
+class _Connections(HTTPAdapter):
+    """Connections to a receiver, of which one at a time has a request."""
+
+    _newest: Any = None
+    _is_ended = False
+
+    def get_connection_with_tls_context(self, *args: Any, **named: Any) -> Any:
+        """Return the pool for a request. The adapter keeps the newest connection that the pool makes."""
+        pool = super().get_connection_with_tls_context(*args, **named)
+        if not isinstance(pool.ConnectionCls, partial):
+            pool.ConnectionCls = partial(self._connection, pool.ConnectionCls)  # type: ignore[assignment] # a function
+        return pool
+
+    def _connection(self, kind: Callable[..., Any], **options: Any) -> Any:
+        connection = self._newest = kind(**options)
+        connect = connection.connect
+
+        def checked() -> None:
+            connect()
+            if self._is_ended:
+                connection.close()
+                raise ConnectionAbortedError
+
+        connection.connect = checked
+        return connection
+
+    def end(self) -> None:
+        """End a request that another thread has begun. No further request can be sent."""
+        self._is_ended = True
+        socket = None if self._newest is None else self._newest.sock
+        if socket is not None:
+            with suppress(OSError):
+                socket.shutdown(SHUT_RDWR)
+
+
 class _Session(requests.Session):
-    """Connections to a receiver. No password of `~/.netrc` is sent."""
+    """Requests to a receiver. No password of `~/.netrc` is sent."""
 
     def __init__(self) -> None:
         super().__init__()
         self.auth = lambda prepared: prepared
+        self.connections = _Connections()
+        self.mount("http://", self.connections)
+        self.mount("https://", self.connections)
 
     def get_redirect_target(self, resp: requests.Response) -> None:
         """Return None for every answer. With the address of a redirect, the library would read the whole content of the
@@ -193,10 +235,13 @@ class Sender:
         request = self._make_request(events, datetime.now(timezone.utc))
         outcome: list[_Failure | None] = []
         # The library limits each wait for bytes, but not the whole request, so the request has a thread.
-        thread = threading.Thread(target=lambda: outcome.append(self._post(request)), daemon=True)
+        thread = threading.Thread(
+            target=lambda: outcome.append(self._post(request)), name="polaris-request", daemon=True
+        )
         thread.start()
         thread.join(self._settings.timeout_seconds)
         if not outcome:
+            self._session.connections.end()
             self._session = _Session()
             return _Failure(f"no answer within {self._settings.timeout_seconds:g} s")
         return outcome[0]

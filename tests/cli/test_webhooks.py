@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from polaris_spark.cli.delivery import Event, Sender, Settings, checked_url
 from polaris_spark.cli.webhooks import secrets_of, webhook_requests
 from polaris_spark.errors import InputError
 from polaris_spark.testing.server import ReservedPort
+from polaris_spark.testing.waiting import PATIENCE_S
 from tests.cli.receivers import (
     CLOSE,
     DRIP,
@@ -120,6 +122,19 @@ def test_a_receiver_that_does_not_answer_in_time_gets_the_event_again(reply: Rep
         # On a slow machine, answers to further requests may come too late, too.
         assert ids.count("1-1") >= 3
         assert list(dict.fromkeys(ids)) == ["1-1", "2-2"]
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_request_that_takes_too_long_is_ended(
+    encrypted: bool, certificate: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate[0]))
+    with Receiver(DRIP, certificate=certificate if encrypted else None) as receiver:
+        Outcome(receiver, tmp_path / "dead", attempts=1, timeout_seconds=1.0).send(1)
+        for thread in threading.enumerate():
+            if thread.name == "polaris-request":
+                thread.join(PATIENCE_S)
+                assert not thread.is_alive()
 
 
 @pytest.mark.parametrize(("reply", "status"), [(ENDLESS_ERROR, 500), (ENDLESS_REDIRECT, 302)])
