@@ -1,4 +1,4 @@
-"""Files of `polaris-spark watch --post`: the cursor, which says what was delivered, and the dead letters."""
+"""Files of `polaris-spark watch` that sends events: the cursor, which says what was delivered, and the dead letters."""
 
 from __future__ import annotations
 

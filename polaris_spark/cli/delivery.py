@@ -20,7 +20,7 @@ import requests
 from requests.adapters import HTTPAdapter
 
 from polaris_spark.cli.cursor import DeadLetters
-from polaris_spark.cli.output import errors, plain
+from polaris_spark.cli.output import plain, tell
 from polaris_spark.clock import iso_text
 from polaris_spark.errors import InputError
 from polaris_spark.rest.access import is_loopback
@@ -297,8 +297,3 @@ def _named(events: list[Event]) -> str:
     if len(events) == 1:
         return f"event {events[0].id}"
     return f"batch of {len(events)} events from {events[0].id}"
-
-
-def tell(text: str) -> None:
-    """Print a message on standard error."""
-    errors().print(f"polaris-spark: {text}", markup=False, highlight=False, soft_wrap=True)

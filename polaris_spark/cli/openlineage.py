@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -160,34 +160,27 @@ def is_sent(change: Json) -> bool:
     return not follows and updates != {"set-storage-table"}
 
 
-def events_of(changes: Iterable[Json], source: str, reader: DatasetReader) -> list[Event]:
-    """Return changes as events, two for each run. Changes without events are left out.
+def events_of(changes: Iterable[Json], source: str, reader: DatasetReader) -> Iterator[Event]:
+    """Yield changes as events, two for each run. Changes without events are left out.
+
+    Of the tables and views, which may have large schemas, only those of one run and of the change after it are in
+    memory.
 
     Args:
         changes: changes as `catalog.branches.change_log.changes_after` returns them.
         source: URI reference of the branch; the namespace of the jobs.
         reader: reads the tables and views of the changes.
-    Raises:
-        TryAgainError: the store cannot be read now.
     """
-    runs: list[list[_Output]] = []
-    for change in changes:
-        if is_sent(change):
-            output = _Output(change, reader.read(change))
-            if runs and len(runs[-1]) < MAX_OUTPUTS and _is_one_run(runs[-1][-1], output):
-                runs[-1].append(output)
-            else:
-                runs.append([output])
     naming = _Naming(source, reader.catalog)
-    events: list[Event] = []
-    for run in runs:
-        begin, end = naming.run_events(run)
-        position = run[-1].change["position"]
-        events += [
-            Event(position, json.dumps(begin).encode(), is_last=False),
-            Event(position, json.dumps(end).encode()),
-        ]
-    return events
+    run: list[_Output] = []
+    for change in filter(is_sent, changes):
+        output = _Output(change, reader.read(change))
+        if run and (len(run) >= MAX_OUTPUTS or not _is_one_run(run[-1], output)):
+            yield from naming.events(run)
+            run = []
+        run.append(output)
+    if run:
+        yield from naming.events(run)
 
 
 def _is_one_run(before: _Output, after: _Output) -> bool:
@@ -233,8 +226,8 @@ class _Naming:
         self._source = source
         self._catalog = catalog
 
-    def run_events(self, run: list[_Output]) -> tuple[Json, Json]:
-        """Return the events of the begin and the end of a run."""
+    def events(self, run: list[_Output]) -> Iterator[Event]:
+        """Yield the events of the begin and the end of a run."""
         first, last = run[0].change, run[-1].change
         # A restarted sender may divide a large transaction at other changes, so the id names the first and last change.
         id = uuid.uuid5(uuid.NAMESPACE_URL, f"{self._source}#{first['position']}:{last['position']}")
@@ -257,7 +250,8 @@ class _Naming:
             "inputs": [self._input(source) for source in read.values()],
             "outputs": [self._output(name, found) for name, found in by_name.items()],
         }
-        return begin, end
+        yield Event(last["position"], json.dumps(begin).encode(), is_last=False)
+        yield Event(last["position"], json.dumps(end).encode())
 
     def _in_catalog(self, name: str) -> DatasetName:
         return DatasetName(self._source, name)
