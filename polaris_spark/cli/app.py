@@ -24,22 +24,18 @@ class OneLineErrors(LazyGroup):
     def invoke(self, ctx: click.Context) -> Any:  # type: ignore[override,unused-ignore]  # typer brings its own click
         """Run the command. If it raises an expected error, print the error and exit with code 2 (`FAILED`). After
         Ctrl-C, exit with code 130 (`INTERRUPTED`)."""
+        from polaris_spark.cli.output import tell
+
         try:
             return super().invoke(ctx)  # type: ignore[arg-type,unused-ignore]  # the same
         except KeyboardInterrupt as interrupt:
-            _complain("interrupted; run it again")
+            tell("interrupted; run it again")
             raise typer.Exit(INTERRUPTED) from interrupt
         except (PolarisError, OSError) as error:
             if isinstance(error, OSError) and error.errno == errno.EPIPE:
                 raise
-            _complain(str(error))
+            tell(str(error))
             raise typer.Exit(FAILED) from error
-
-
-def _complain(text: str) -> None:
-    from polaris_spark.cli.output import errors, plain
-
-    errors().print("polaris-spark:", plain(text), markup=False, highlight=False, soft_wrap=True)
 
 
 app = typer.Typer(

@@ -16,7 +16,7 @@ from polaris_spark.catalog.branches.change_log import (
     newest_position,
     oldest_position,
 )
-from polaris_spark.cli.output import errors
+from polaris_spark.cli.output import tell
 from polaris_spark.cli.remote import RemoteServer
 from polaris_spark.errors import TryAgainError
 
@@ -132,13 +132,9 @@ def until_readable(read: Callable[[], T], sleep: Callable[[float], None] = time.
         try:
             return read()
         except TryAgainError as error:
-            _complain(f"{error}; trying again in {pause:g} s")
+            tell(f"{error}; trying again in {pause:g} s")
             sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-
-
-def _complain(text: str) -> None:
-    errors().print(f"polaris-spark: {text}", markup=False, highlight=False, soft_wrap=True)
 
 
 def begun_at(after: str) -> str:

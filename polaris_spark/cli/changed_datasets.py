@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.metadata.texts import get_objects
 from polaris_spark.catalog.rows import TABLE, VIEW, Unloaded
 from polaris_spark.catalog.tables.contents import content_of
+from polaris_spark.cli.change_sources import until_readable
 from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import CommitReader, State, reading_state
 from polaris_spark.errors import BadRequestError, MissingObjectError, NotFoundError
@@ -72,27 +73,26 @@ class ChangedDataset(NamedTuple):
 class DatasetReader:
     """Reads the tables and views of a branch's changes, each as of the commit of the change."""
 
-    def __init__(self, catalog: str, newest: CommitReader) -> None:
+    def __init__(self, catalog: str, newest: Callable[[], CommitReader]) -> None:
         """
         Args:
             catalog: name of the catalog.
-            newest: a commit of the branch that is at least as new as the changes.
+            newest: returns the newest commit of the branch.
         """
         self.catalog = catalog
         self._newest = newest
 
     def read(self, change: Json) -> ChangedDataset:
-        """Return the table or view of a change.
+        """Return the table or view of a change. If the store cannot be read for a temporary reason, print a message on
+        standard error, and try again.
 
         Args:
             change: a change as `catalog.branches.change_log.changes_after` returns it, of a table or view.
-        Raises:
-            TryAgainError: the store cannot be read now.
         """
         levels = levels_of(change["name"]) or (change["name"],)
         name = TableName(tuple(levels[:-1]), levels[-1])
         try:
-            return self._read(change, name)
+            return until_readable(lambda: self._read(change, name))
         except (MissingObjectError, NotFoundError):  # a sweep has deleted the rows of a trimmed commit
             return ChangedDataset(change["name"], change["kind"])
 
@@ -113,10 +113,11 @@ class DatasetReader:
         return self._table(state, change, name, table)
 
     def _state(self, commit: int, *, before: bool) -> State:
+        newest = self._newest()
         if before:
-            parents = self._newest.store.get(commit, Commit).parents
+            parents = newest.store.get(commit, Commit).parents
             commit = parents[0] if parents else commit
-        return reading_state(at_commit(self._newest, commit))
+        return reading_state(at_commit(newest, commit))
 
     def _table(self, state: State, change: Json, name: TableName, table: Table) -> ChangedDataset:
         draft = TableDraft(table, state, now_ms=0)

@@ -1,4 +1,4 @@
-"""Files of `polaris-spark watch --post`: the cursor, which says what was delivered, and the dead letters."""
+"""Files of `polaris-spark watch` that sends events: the cursor, which says what was delivered, and the dead letters."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class DeadLetters:
         self._path = path
 
     def add(self, lines: list[dict[str, Any]]) -> None:
-        """Append lines. When this method returns, they are on disk.
+        """Append lines, perhaps none. When this method returns, they are on disk.
 
         If an earlier process died while it wrote, its incomplete line is ended first.
         """

@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timezone
+from functools import partial
+from socket import SHUT_RDWR
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import requests
+from requests.adapters import HTTPAdapter
 
 from polaris_spark.cli.cursor import DeadLetters
-from polaris_spark.cli.output import errors
+from polaris_spark.cli.output import plain, tell
 from polaris_spark.clock import iso_text
 from polaris_spark.errors import InputError
 from polaris_spark.rest.access import is_loopback
@@ -27,6 +32,10 @@ later."""
 
 FIRST_PAUSE_SECONDS = 1.0
 """Pause after the first failed attempt, in seconds. Each further pause is twice as long, up to a limit."""
+
+
+_MAX_REASON = 300
+"""Maximum length of the reason of a failure, in characters."""
 
 
 class Event(NamedTuple):
@@ -82,15 +91,16 @@ def checked_url(option: str, url: str) -> str:
     Raises:
         InputError: the address is not an HTTP address, or contains a user or password.
     """
+    if "@" in re.split("[/?#]", url.partition("//")[2], maxsplit=1)[0]:  # `urlsplit` refuses some addresses
+        raise InputError(f"{option} must not contain a user or password; give a secret by --secret instead")
     try:
         parsed = urlsplit(url)
         port = parsed.port
-    except ValueError:
+        requests.Request("POST", url).prepare()
+    except ValueError:  # also `requests.exceptions.InvalidURL`
         parsed, port = urlsplit(""), None
     if parsed.scheme not in ("http", "https") or not parsed.hostname or parsed.fragment or port == 0:
         raise InputError(f"{option} is {url!r}; write an http or https address")
-    if parsed.username or parsed.password:
-        raise InputError(f"{option} must not contain a user or password; give a secret by --secret instead")
     if parsed.scheme == "http" and not is_loopback(parsed.hostname):
         tell(f"events are sent to {parsed.hostname!r} without encryption; use an https address")
     return url
@@ -116,6 +126,56 @@ def secret_in(name: str | None) -> str:
     return found
 
 
+class _Connections(HTTPAdapter):
+    """Connections to a receiver, of which one at a time has a request."""
+
+    _newest: Any = None
+    _is_ended = False
+
+    def get_connection_with_tls_context(self, *args: Any, **named: Any) -> Any:
+        """Return the pool for a request. The adapter keeps the newest connection that the pool makes."""
+        pool = super().get_connection_with_tls_context(*args, **named)
+        if not isinstance(pool.ConnectionCls, partial):
+            pool.ConnectionCls = partial(self._connection, pool.ConnectionCls)  # type: ignore[assignment] # a function
+        return pool
+
+    def _connection(self, kind: Callable[..., Any], **options: Any) -> Any:
+        connection = self._newest = kind(**options)
+        connect = connection.connect
+
+        def checked() -> None:
+            connect()
+            if self._is_ended:
+                connection.close()
+                raise ConnectionAbortedError
+
+        connection.connect = checked
+        return connection
+
+    def end(self) -> None:
+        """End a request that another thread has begun. No further request can be sent."""
+        self._is_ended = True
+        socket = None if self._newest is None else self._newest.sock
+        if socket is not None:
+            with suppress(OSError):
+                socket.shutdown(SHUT_RDWR)
+
+
+class _Session(requests.Session):
+    """Requests to a receiver. No password of `~/.netrc` is sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.auth = lambda prepared: prepared
+        self.connections = _Connections()
+        self.mount("http://", self.connections)
+        self.mount("https://", self.connections)
+
+    def get_redirect_target(self, resp: requests.Response) -> None:
+        """Return None for every answer. With the address of a redirect, the library would read the whole content of the
+        answer, which may be endless, even if it does not follow the redirect."""
+
+
 class Sender:
     """Delivers events to one receiver, one request at a time."""
 
@@ -139,8 +199,7 @@ class Sender:
         self._dead = dead
         self._sleep = sleep
         self._jitter = jitter
-        self._session = requests.Session()
-        self._session.auth = lambda prepared: prepared  # no password of ~/.netrc
+        self._session = _Session()
 
     def deliver(self, events: list[Event]) -> None:
         """Deliver events, and return when the receiver has accepted them or they are dead letters.
@@ -176,12 +235,14 @@ class Sender:
         request = self._make_request(events, datetime.now(timezone.utc))
         outcome: list[_Failure | None] = []
         # The library limits each wait for bytes, but not the whole request, so the request has a thread.
-        thread = threading.Thread(target=lambda: outcome.append(self._post(request)), daemon=True)
+        thread = threading.Thread(
+            target=lambda: outcome.append(self._post(request)), name="polaris-request", daemon=True
+        )
         thread.start()
         thread.join(self._settings.timeout_seconds)
         if not outcome:
-            self._session = requests.Session()
-            self._session.auth = lambda prepared: prepared
+            self._session.connections.end()
+            self._session = _Session()
             return _Failure(f"no answer within {self._settings.timeout_seconds:g} s")
         return outcome[0]
 
@@ -202,9 +263,14 @@ class Sender:
             cause: BaseException = error
             while (inner := cause.__cause__ or cause.__context__) is not None:
                 cause = inner
-            return _Failure(str(cause) or type(cause).__name__)
+            return _Failure(_shown(str(cause) or type(cause).__name__))
         except Exception as error:  # such as a name that cannot be encoded
-            return _Failure(f"{type(error).__name__}: {error}")
+            return _Failure(_shown(f"{type(error).__name__}: {error}"))
+
+
+def _shown(text: str) -> str:
+    """Return the beginning of a message that may contain text of the receiver, safe to print."""
+    return plain(text[:_MAX_REASON])
 
 
 def _failure_of(answer: requests.Response) -> _Failure | None:
@@ -231,8 +297,3 @@ def _named(events: list[Event]) -> str:
     if len(events) == 1:
         return f"event {events[0].id}"
     return f"batch of {len(events)} events from {events[0].id}"
-
-
-def tell(text: str) -> None:
-    """Print a message on standard error."""
-    errors().print(f"polaris-spark: {text}", markup=False, highlight=False, soft_wrap=True)

@@ -29,12 +29,12 @@ from polaris_spark.cli.output import (
     NO_ROWS,
     NOTHING_TO_DO,
     as_sql,
-    errors,
     grid,
     mapped,
     plain,
     print_json,
     screen,
+    tell,
 )
 from polaris_spark.cli.progress import steps
 from polaris_spark.cli.sweep_realms import sweep_realms
@@ -481,7 +481,7 @@ for _procedure in procedures().values():
         try:
             add(_procedure)
         except InputError as error:  # from another package's procedure: the other commands work without it
-            errors().print(f"polaris-spark: {error}", markup=False)
+            tell(str(error))
 
 app.command("sweep-realms")(sweep_realms)
 

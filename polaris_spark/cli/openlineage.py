@@ -8,8 +8,9 @@ location, as OpenLineage's integration of Spark names them.
 from __future__ import annotations
 
 import json
+import re
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -19,6 +20,7 @@ from polaris_spark.catalog.materialized.lineage import DIRECT, Dependence, Linea
 from polaris_spark.catalog.tables.summaries import number_in
 from polaris_spark.cli.changed_datasets import ChangedDataset, DatasetReader, ReadSource
 from polaris_spark.cli.delivery import Event, MakeRequest, Request
+from polaris_spark.errors import InputError
 from polaris_spark.names import sql_name
 
 Json = dict[str, Any]
@@ -93,6 +95,7 @@ _KEEPING_CONTENT = frozenset(
 )
 """Updates of a table that keep the rows and columns of its branch `main`, unless they move this branch."""
 
+_TOKEN = re.compile("[!-~]+")
 _ALIASES = {"s3a": "s3", "s3n": "s3", "abfs": "abfss", "wasb": "wasbs"}
 _OBJECT_STORES = frozenset({"s3", "gs", "abfss", "wasbs"})
 
@@ -116,7 +119,14 @@ def openlineage_requests(token: str | None) -> MakeRequest:
 
     Args:
         token: the API key, which is sent as a bearer token; None for none.
+    Raises:
+        InputError: the key has characters that a header cannot contain. The message does not contain the key.
     """
+    if token is not None and not _TOKEN.fullmatch(token):
+        raise InputError(
+            "the API key in the environment variable of --secret cannot be sent: it must consist of visible ASCII "
+            "characters"
+        )
     headers = {"Content-Type": "application/json"} | (
         {} if token is None else {"Authorization": f"Bearer {token}"}
     )
@@ -150,34 +160,27 @@ def is_sent(change: Json) -> bool:
     return not follows and updates != {"set-storage-table"}
 
 
-def events_of(changes: Iterable[Json], source: str, reader: DatasetReader) -> list[Event]:
-    """Return changes as events, two for each run. Changes without events are left out.
+def events_of(changes: Iterable[Json], source: str, reader: DatasetReader) -> Iterator[Event]:
+    """Yield changes as events, two for each run. Changes without events are left out.
+
+    Of the tables and views, which may have large schemas, only those of one run and of the change after it are in
+    memory.
 
     Args:
         changes: changes as `catalog.branches.change_log.changes_after` returns them.
         source: URI reference of the branch; the namespace of the jobs.
         reader: reads the tables and views of the changes.
-    Raises:
-        TryAgainError: the store cannot be read now.
     """
-    runs: list[list[_Output]] = []
-    for change in changes:
-        if is_sent(change):
-            output = _Output(change, reader.read(change))
-            if runs and len(runs[-1]) < MAX_OUTPUTS and _is_one_run(runs[-1][-1], output):
-                runs[-1].append(output)
-            else:
-                runs.append([output])
     naming = _Naming(source, reader.catalog)
-    events: list[Event] = []
-    for run in runs:
-        begin, end = naming.run_events(run)
-        position = run[-1].change["position"]
-        events += [
-            Event(position, json.dumps(begin).encode(), is_last=False),
-            Event(position, json.dumps(end).encode()),
-        ]
-    return events
+    run: list[_Output] = []
+    for change in filter(is_sent, changes):
+        output = _Output(change, reader.read(change))
+        if run and (len(run) >= MAX_OUTPUTS or not _is_one_run(run[-1], output)):
+            yield from naming.events(run)
+            run = []
+        run.append(output)
+    if run:
+        yield from naming.events(run)
 
 
 def _is_one_run(before: _Output, after: _Output) -> bool:
@@ -223,8 +226,8 @@ class _Naming:
         self._source = source
         self._catalog = catalog
 
-    def run_events(self, run: list[_Output]) -> tuple[Json, Json]:
-        """Return the events of the begin and the end of a run."""
+    def events(self, run: list[_Output]) -> Iterator[Event]:
+        """Yield the events of the begin and the end of a run."""
         first, last = run[0].change, run[-1].change
         # A restarted sender may divide a large transaction at other changes, so the id names the first and last change.
         id = uuid.uuid5(uuid.NAMESPACE_URL, f"{self._source}#{first['position']}:{last['position']}")
@@ -247,7 +250,8 @@ class _Naming:
             "inputs": [self._input(source) for source in read.values()],
             "outputs": [self._output(name, found) for name, found in by_name.items()],
         }
-        return begin, end
+        yield Event(last["position"], json.dumps(begin).encode(), is_last=False)
+        yield Event(last["position"], json.dumps(end).encode())
 
     def _in_catalog(self, name: str) -> DatasetName:
         return DatasetName(self._source, name)

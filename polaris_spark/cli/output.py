@@ -38,6 +38,11 @@ def errors() -> Console:
     return Console(stderr=True, highlight=False, emoji=False)
 
 
+def tell(text: str) -> None:
+    """Print a message on standard error, in one line. Unprintable characters of the text are escaped."""
+    errors().print("polaris-spark:", plain(text), markup=False, highlight=False, soft_wrap=True)
+
+
 def require_matplotlib(command: str) -> None:
     """Check that matplotlib is installed. The commands `demo` and `report` call this first, because they draw pictures
     at their end.

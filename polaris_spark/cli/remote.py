@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 import requests
 
 from polaris_spark.cli.options import STORE_VARIABLE
-from polaris_spark.cli.output import errors
+from polaris_spark.cli.output import tell
 from polaris_spark.cli.server_tokens import tokens_for
 from polaris_spark.commit_notes import HEADER
 from polaris_spark.errors import InputError, PolarisError, TryAgainError
@@ -68,11 +68,9 @@ def chosen_server(
     server = RemoteServer(url, token, catalog)
     address = urlsplit(url)
     if address.scheme == "http" and not is_loopback(address.hostname or ""):
-        errors().print(
-            f"polaris-spark: the token is sent to {address.hostname!r} without encryption, because --server is an "
-            "http address; use an https address",
-            markup=False,
-            soft_wrap=True,
+        tell(
+            f"the token is sent to {address.hostname!r} without encryption, because --server is an http address; use "
+            "an https address"
         )
     return server
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polaris_spark.cli.options import AsJSON, Password, Store
-from polaris_spark.cli.output import errors, grid, plain, print_json, screen
+from polaris_spark.cli.output import grid, plain, print_json, screen, tell
 from polaris_spark.cli.progress import reading
 from polaris_spark.cli.realm import connected
 from polaris_spark.errors import NewerFormatError
@@ -56,7 +56,7 @@ def upgrade(
             else _upgrade(connection, records, as_json=as_json)
         )
     for error in refused:
-        errors().print("polaris-spark:", plain(str(error)), markup=False, highlight=False, soft_wrap=True)
+        tell(str(error))
     if refused or not is_complete:
         raise typer.Exit(1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
@@ -32,8 +33,7 @@ if TYPE_CHECKING:
     from polaris_spark.cli.delivery import Event, MakeRequest, Settings
     from polaris_spark.cli.log import ChangeFilter
 
-    OpenDatasets: TypeAlias = Callable[[], DatasetReader]
-    Encode: TypeAlias = Callable[[list[Json], str], list[Event]]
+    Encode: TypeAlias = Callable[[list[Json], str], Iterator[Event]]
 
 MAX_BATCH = 1_000
 
@@ -132,6 +132,8 @@ def watch(
     from polaris_spark.cli.log import ChangeFilter
 
     begin = None if after is None else begun_at(after)
+    if source is not None and (not source.isprintable() or not source or " " in source):
+        raise InputError(f"--source is {source!r}; it must be a URI without spaces, such as urn:shop")
     wanted = ChangeFilter(tuple(table or ()), tuple(principal or ()), tuple(action or ()))
     if openlineage is None:
         require_libraries()
@@ -149,7 +151,7 @@ def watch(
         if delivery is None:
             _print(opened, begin, wanted, source)
         else:
-            encode = _open_lineage(datasets) if openlineage is not None else _cloud_events
+            encode = _cloud_events if openlineage is None or datasets is None else _open_lineage(datasets)
             _send(opened, begin, wanted, source, delivery, encode)
 
 
@@ -192,6 +194,8 @@ def _delivery(
     option = "--post" if openlineage is None else "--openlineage"
     if cursor is None:
         raise InputError(f"{option} needs --cursor, the file that keeps what was delivered")
+    if dead_letters is not None and dead_letters.resolve() == cursor.resolve():
+        raise InputError("--cursor and --dead-letters must be different files")
     url = checked_url(option, openlineage or post or "")
     if openlineage is None:
         make_request = webhook_requests(secrets_of(secret), batched=batch > 1)
@@ -223,9 +227,8 @@ def _opened(
     catalog: str | None,
     branch: str,
     password: str | None,
-) -> Iterator[tuple[ChangeSource, OpenDatasets | None]]:
-    """Open the source of changes, and a function that returns a reader of the changed tables and views; None for a
-    server."""
+) -> Iterator[tuple[ChangeSource, DatasetReader | None]]:
+    """Open the source of changes, and a reader of the changed tables and views; None for a server."""
     from polaris_spark.cli.change_sources import ServerSource, StoreSource
 
     if server is not None:
@@ -244,28 +247,20 @@ def _opened(
         name = place.catalog(catalog).name
         yield (
             StoreSource(name, branch, lambda: place.branch_log(place.catalog(name), branch)),
-            lambda: DatasetReader(name, place.catalog_head(place.catalog(name), branch)),
+            DatasetReader(name, lambda: place.catalog_head(place.catalog(name), branch)),
         )
 
 
-def _cloud_events(changes: list[Json], source: str) -> list[Event]:
+def _cloud_events(changes: list[Json], source: str) -> Iterator[Event]:
     from polaris_spark.cli.cloud_events import event_of
 
-    return [event_of(change, source) for change in changes]
+    return (event_of(change, source) for change in changes)
 
 
-def _open_lineage(datasets: OpenDatasets | None) -> Encode:
-    from polaris_spark.cli.change_sources import until_readable
+def _open_lineage(datasets: DatasetReader) -> Encode:
     from polaris_spark.cli.openlineage import events_of
 
-    assert datasets is not None
-
-    def encode(changes: list[Json], source: str) -> list[Event]:
-        if not changes:
-            return []
-        return until_readable(lambda: events_of(changes, source, datasets()))
-
-    return encode
+    return lambda changes, source: events_of(changes, source, datasets)
 
 
 def _print(opened: ChangeSource, begin: str | None, wanted: ChangeFilter, source: str | None) -> None:
@@ -289,7 +284,8 @@ def _send(
 ) -> None:
     from polaris_spark.cli.change_sources import follow
     from polaris_spark.cli.cursor import Cursor, DeadLetters
-    from polaris_spark.cli.delivery import Sender, tell
+    from polaris_spark.cli.delivery import Sender
+    from polaris_spark.cli.output import tell
 
     newest = next(follow(opened, None))
     source = _source(source, newest)
@@ -297,6 +293,8 @@ def _send(
     letters = None if delivery.dead_letters is None else DeadLetters(delivery.dead_letters)
     sender = Sender(delivery.settings, delivery.make_request, letters)
     with kept.held():
+        if letters is not None:
+            letters.add([])  # a file that cannot be written is an error now, not at the first dead letter
         position = kept.read()
         if position is None:
             # Without `--after`, the position of now is kept at once, so that no event is lost if this process dies.
@@ -307,8 +305,7 @@ def _send(
             tell(f"going on after {position}, as {delivery.cursor} says; --after {begin} is for a new cursor")
         for found in follow(opened, position):
             events = encode([change for change in found.changes if wanted.allows(change)], source)
-            for start in range(0, len(events), delivery.batch):
-                part = events[start : start + delivery.batch]
+            while part := list(islice(events, delivery.batch)):
                 sender.deliver(part)
                 if part[-1].is_last:
                     position = part[-1].id

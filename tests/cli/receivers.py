@@ -34,7 +34,9 @@ HANG = "hang"
 DRIP = "drip"
 """Begin to answer, and send a byte of a header from time to time until the sender closes the connection."""
 NONSENSE = "nonsense"
-"""Answer with something else than HTTP."""
+"""Answer with something else than HTTP: a long line with an escape sequence of terminals."""
+ENDLESS_ERROR, ENDLESS_REDIRECT = "endless error", "endless redirect"
+"""Answer with the status 500, or with a redirect, and send content until the sender closes the connection."""
 
 _TOLERANCE_S = 300
 
@@ -159,10 +161,15 @@ class Receiver:
         if how == HANG:
             self.ended.wait(PATIENCE_S)
         elif how == NONSENSE:
-            handler.wfile.write(b"what?\r\n\r\n")
+            handler.wfile.write(b"what?\x1b[31m" + b"x" * 10_000 + b"\r\n\r\n")
         elif how == RESET:
             handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             handler.connection.close()
+        elif how in (ENDLESS_ERROR, ENDLESS_REDIRECT):
+            status = "302 Found\r\nLocation: /x" if how == ENDLESS_REDIRECT else "500 Error"
+            handler.wfile.write(f"HTTP/1.1 {status}\r\nConnection: close\r\n\r\n".encode())
+            while not self.ended.is_set():
+                handler.wfile.write(b"x" * 1_000)
         elif how == DRIP:
             handler.wfile.write(b"HTTP/1.1 200 OK\r\nX: ")
             while not self.ended.wait(0.02):

@@ -42,7 +42,7 @@ def catalog(tmp_path: Path) -> Catalog:
 
 def reader_of(opened: OpenStore) -> DatasetReader:
     realm = opened.realm("default")
-    return DatasetReader("polaris", realm.catalog_head(realm.catalog(None), "main"))
+    return DatasetReader("polaris", lambda: realm.catalog_head(realm.catalog(None), "main"))
 
 
 def events(catalog: Catalog, after: int = 0, source: str = SOURCE) -> list[Json]:
@@ -50,7 +50,7 @@ def events(catalog: Catalog, after: int = 0, source: str = SOURCE) -> list[Json]
     status, _, text = catalog.session.request("GET", "polaris-spark/v1/changes", {"after": str(after)})
     assert status == 200, text
     with open_store(catalog.store, None) as opened:
-        made = events_of(json.loads(text)["changes"], source, reader_of(opened))
+        made = list(events_of(json.loads(text)["changes"], source, reader_of(opened)))
     found = [json.loads(one.text) for one in made]
     for event in found:
         check_event(event)
@@ -206,7 +206,7 @@ def test_changes_that_share_a_commit_but_not_an_operation_are_runs_of_their_own(
 
     with open_store(catalog.store, None) as opened:
         reader = reader_of(opened)  # the commit does not exist, as if it was swept
-        found = events_of([change(1, "ada"), change(2, "")], SOURCE, reader)
+        found = list(events_of([change(1, "ada"), change(2, "")], SOURCE, reader))
     names = [json.loads(one.text)["job"]["name"] for one in found]
     assert names == ["ada.append.db.t"] * 2 + ["polaris-spark.append.db.t"] * 2
     assert [(one.id, one.is_last) for one in found[2:]] == [("1-a-2", False), ("1-a-2", True)]
@@ -390,10 +390,28 @@ def test_a_run_with_other_changes_has_another_id(catalog: Catalog) -> None:
     _, _, text = catalog.session.request("GET", "polaris-spark/v1/changes", {"after": "2"})
     changes = json.loads(text)["changes"]
     with open_store(catalog.store, None) as opened:
-        first_page = events_of(changes[:50], SOURCE, reader_of(opened))
+        first_page = list(events_of(changes[:50], SOURCE, reader_of(opened)))
     cut = json.loads(first_page[-1].text)
     assert cut["outputs"] == whole[0]["outputs"][:50]
     assert cut["run"]["runId"] not in {one["run"]["runId"] for one in whole}
+
+
+def test_tables_are_read_when_their_events_are_needed(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for id in range(1, 5):
+        commit(catalog, id, operation="append", job=f"job{id}")
+    _, _, text = catalog.session.request("GET", "polaris-spark/v1/changes", {"after": "2"})
+    changes, read = json.loads(text)["changes"], list[Json]()
+    with open_store(catalog.store, None) as opened:
+        reader = reader_of(opened)
+        now = reader.read
+        monkeypatch.setattr(reader, "read", lambda change: (read.append(change), now(change))[1])  # type: ignore[func-returns-value]
+        found = events_of(changes, SOURCE, reader)
+        assert json.loads(next(found).text)["job"]["name"] == "job1"
+        assert read == changes[:2]
+        assert len(list(found)) == 7
+        assert read == changes
 
 
 def test_names_of_any_characters_are_sent(catalog: Catalog) -> None:
@@ -549,10 +567,36 @@ def test_a_cursor_comes_before_a_position_on_the_command_line(catalog: Catalog, 
         receiver.wait(lambda: receiver.completed() == ["new"])
 
 
+@pytest.mark.parametrize("key", ["geheim\nkey", "geheim key", "geheim€", "\x1bgeheim"])
+def test_a_key_that_cannot_be_sent_is_refused_without_printing_it(
+    store: str, tmp_path: Path, key: str
+) -> None:
+    receiver = ["--openlineage", "http://localhost:1", "--cursor", str(tmp_path / "cursor")]
+    answer = run("watch", store, *receiver, "--secret", "env:KEY", KEY=key)
+    assert (answer.code, "visible ASCII characters" in answer.err) == (2, True)
+    assert "geheim" not in answer.err
+
+
+def test_a_file_of_dead_letters_that_cannot_be_written_is_an_error_at_once(
+    catalog: Catalog, tmp_path: Path
+) -> None:
+    with LineageReceiver() as receiver:
+        arguments = sending(catalog, tmp_path, receiver, "--dead-letters", str(tmp_path / "no" / "dead"))
+        answer = run("watch", *arguments, KEY=TOKEN)
+        assert (answer.code != 0, "No such file" in answer.err) == (True, True)
+        assert receiver.received == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--openlineage", "http://localhost:1"], "--openlineage needs --cursor"),
+        (["--source", ""], "--source is ''"),
+        (["--source", "my shop"], "--source is 'my shop'"),
+        (
+            ["--openlineage", "http://localhost:1", "--cursor", "x", "--dead-letters", "./x"],
+            "--cursor and --dead-letters must be different files",
+        ),
         (["--openlineage", "localhost", "--cursor", "x"], "--openlineage is 'localhost'"),
         (["--openlineage", "http://a:b@localhost", "--cursor", "x"], "must not contain a user or password"),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,20 @@ from polaris_spark.cli.delivery import Event, Sender, Settings, checked_url
 from polaris_spark.cli.webhooks import secrets_of, webhook_requests
 from polaris_spark.errors import InputError
 from polaris_spark.testing.server import ReservedPort
-from tests.cli.receivers import CLOSE, DRIP, HANG, NONSENSE, OTHER_SECRET, RESET, SECRET, Receiver, Reply
+from polaris_spark.testing.waiting import PATIENCE_S
+from tests.cli.receivers import (
+    CLOSE,
+    DRIP,
+    ENDLESS_ERROR,
+    ENDLESS_REDIRECT,
+    HANG,
+    NONSENSE,
+    OTHER_SECRET,
+    RESET,
+    SECRET,
+    Receiver,
+    Reply,
+)
 from tests.server.conftest import certificate
 
 __all__ = ["certificate"]
@@ -108,6 +122,41 @@ def test_a_receiver_that_does_not_answer_in_time_gets_the_event_again(reply: Rep
         # On a slow machine, answers to further requests may come too late, too.
         assert ids.count("1-1") >= 3
         assert list(dict.fromkeys(ids)) == ["1-1", "2-2"]
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_request_that_takes_too_long_is_ended(
+    encrypted: bool, certificate: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate[0]))
+    with Receiver(DRIP, certificate=certificate if encrypted else None) as receiver:
+        Outcome(receiver, tmp_path / "dead", attempts=1, timeout_seconds=1.0).send(1)
+        for thread in threading.enumerate():
+            if thread.name == "polaris-request":
+                thread.join(PATIENCE_S)
+                assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(("reply", "status"), [(ENDLESS_ERROR, 500), (ENDLESS_REDIRECT, 302)])
+def test_the_content_of_an_answer_is_not_read(reply: Reply, status: int, tmp_path: Path) -> None:
+    with Receiver(reply) as receiver:
+        outcome = Outcome(receiver, tmp_path / "dead", attempts=1)
+        outcome.send(1)
+        ((name, reason, _),) = outcome.dead
+        assert (name, f"the receiver answers {status}" in reason) == ("n1", True)
+
+
+def test_text_of_the_receiver_is_shortened_and_safe_to_print(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Receiver(NONSENSE) as receiver:
+        outcome = Outcome(receiver, tmp_path / "dead", attempts=1)
+        outcome.send(1)
+        ((_, reason, _),) = outcome.dead
+        assert reason.startswith(r"what?\x1b[31mxxx")
+        assert len(reason) < 400
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.isprintable()
 
 
 def test_a_receiver_that_is_away_gets_the_event_when_it_is_back() -> None:
@@ -229,16 +278,30 @@ def test_names_of_any_characters_are_sent() -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["", "ftp://a/b", "http://", "http://[::1", "a.example", "http://a:0/", "https://a/#b", "http://a:x/"],
+    [
+        "",
+        "ftp://a/b",
+        "http://",
+        "http://[::1",
+        "a.example",
+        "http://a:0/",
+        "https://a/#b",
+        "http://a:x/",
+        "http://a b/",
+    ],
 )
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(InputError, match="write an http or https address"):
         checked_url("--post", url)
 
 
-def test_an_address_with_a_password_is_refused_without_printing_it() -> None:
-    with pytest.raises(InputError) as refused:
-        checked_url("--post", "https://ann:geheim@hooks.example/")
+@pytest.mark.parametrize(
+    "url",
+    ["https://ann:geheim@hooks.example/", "https://ann:geheim@hooks.example/#b", "ftp://ann:geheim@a/"],
+)
+def test_an_address_with_a_password_is_refused_without_printing_it(url: str) -> None:
+    with pytest.raises(InputError, match="user or password") as refused:
+        checked_url("--post", url)
     assert "geheim" not in str(refused.value)
 
 
