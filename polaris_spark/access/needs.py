@@ -8,7 +8,8 @@ from typing import Any, Final, NamedTuple
 
 
 class On(Enum):
-    """The securable on which a request needs a privilege, by the place of its name in the request."""
+    """What a request needs a privilege on. For a namespace, table or view, the member also says where the request names
+    it, such as in the path, the query or the body."""
 
     NOTHING = "no privilege"
     """Every principal of the realm may send the request."""

@@ -152,8 +152,8 @@ class ReplaceCredentials(PrincipalChange):
         before, row = self.find(state)
         if row.client_id != self.credentials.client_id:
             raise BadRequestError(
-                f"the new credentials have another client id than principal {self.name!r}; the client id of a "
-                "principal cannot change"
+                f"the client id of the new credentials differs from that of principal {self.name!r}; a principal's "
+                "client id cannot change"
             )
         newest = row.secrets[0].created if row.secrets else 0
         if self.expected not in (None, newest):

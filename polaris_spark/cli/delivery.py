@@ -90,7 +90,9 @@ def checked_url(option: str, url: str) -> str:
     if parsed.scheme not in ("http", "https") or not parsed.hostname or parsed.fragment or port == 0:
         raise InputError(f"{option} is {url!r}; write an http or https address")
     if parsed.username or parsed.password:
-        raise InputError(f"{option} must not contain a user or password; give a secret by --secret instead")
+        raise InputError(
+            f"{option} must not contain a user or password; pass the secret with --secret instead"
+        )
     if parsed.scheme == "http" and not is_loopback(parsed.hostname):
         tell(f"events are sent to {parsed.hostname!r} without encryption; use an https address")
     return url

@@ -271,7 +271,7 @@ def draw(listed: list[Json], log: BranchLog | None, console: Console) -> None:
 
     Args:
         listed: the commits that `read_commits` yielded, the newest first.
-        log: the log that has the commits; None to print nothing about older commits.
+        log: the log that contains the commits; None to print nothing about older commits.
     """
     actions = [change["action"] for commit in listed for change in commit["changes"]]
     names = [plain(change["name"]) for commit in listed for change in commit["changes"]]

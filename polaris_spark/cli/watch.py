@@ -191,7 +191,9 @@ def _delivery(
         )
     option = "--post" if openlineage is None else "--openlineage"
     if cursor is None:
-        raise InputError(f"{option} needs --cursor, the file that keeps what was delivered")
+        raise InputError(
+            f"{option} needs --cursor FILE, which records the position up to which events were delivered"
+        )
     url = checked_url(option, openlineage or post or "")
     if openlineage is None:
         make_request = webhook_requests(secrets_of(secret), batched=batch > 1)

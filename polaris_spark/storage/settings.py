@@ -31,7 +31,7 @@ class Storage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="k
     region: str
     """Region of the buckets."""
     endpoint: str | None = None
-    """URL of the S3 service; None for that of AWS."""
+    """URL of the S3 service; None for AWS."""
     path_style_access: bool = False
     """Whether the bucket is the first part of the path of a request, instead of a part of the host name."""
     role_arn: str | None = None
@@ -90,7 +90,7 @@ class Storage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="k
             if not root.startswith("s3://"):
                 raise InputError(f"the location {location!r} is not on S3 (s3://bucket/path)")
         if not _REGION.fullmatch(self.region):
-            raise InputError(f"the region is {self.region!r}; write a region such as eu-central-1")
+            raise InputError(f"the region {self.region!r} is not valid; use one such as eu-central-1")
         if self.role_arn is None and not self.remote_signing:
             raise InputError("it has neither a role-arn nor remote-signing, so there is nothing to hand out")
         if self.role_arn is None and self.catalog_role_arns:
@@ -175,7 +175,7 @@ def storages_in(path: Path) -> Storages:
     try:
         found = msgspec.json.decode(path.read_bytes(), type=_File).storages
     except (msgspec.MsgspecError, UnicodeDecodeError, OSError) as error:
-        raise InputError(f"the file {path} of --storages cannot be read: {error}") from None
+        raise InputError(f"the file {path} given by --storages cannot be read: {error}") from None
     seen: set[tuple[str, ...]] = set()
     for one in found:
         try:

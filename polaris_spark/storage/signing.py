@@ -270,7 +270,8 @@ def signed_headers(
     body_hash = given.get(_HASH) or operation.body_hash or _UNSIGNED
     if body_hash not in _HASHES and not _SHA256.fullmatch(body_hash):
         raise BadRequestError(
-            f"the header {_HASH} is {body_hash[:80]!r}, for which this server makes no signature"
+            f"the header {_HASH} is {body_hash[:80]!r}, which this server cannot sign; send the SHA-256 of the body in "
+            f"lowercase hexadecimal, or {' or '.join(_HASHES)}"
         )
     if operation.body_hash is not None and body_hash != operation.body_hash:
         raise BadRequestError(f"the header {_HASH} is {body_hash[:80]!r}, which is not the hash of the body")

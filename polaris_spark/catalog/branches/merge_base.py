@@ -67,7 +67,7 @@ class Unmerged(NamedTuple):
     own: int
     """Id of the branch that made them."""
     first: int
-    """Number of the oldest one."""
+    """Number of the oldest of these commits."""
 
 
 class Distance(NamedTuple):

@@ -81,9 +81,10 @@ class QueryEngine(NamedTuple):
     width: Callable[[str], int]
     """Returns the number of columns of a query."""
     outside: OutsideSources
-    """The tables and views of other catalogs, and tables at locations."""
+    """Finds sources outside this catalog: tables and views of other catalogs, and tables that the query names by their
+    path (such as `` delta.`/path` ``)."""
     reads_delta: bool
-    """Whether it can read Delta tables."""
+    """Whether the Spark session can read Delta tables."""
 
 
 class StoredSource(NamedTuple):

@@ -285,9 +285,9 @@ def _unrestorable(
 ) -> frozenset[int]:
     """Return the ids of the entities that a revert would have to restore, but that cannot be restored.
 
-    An entity cannot be restored if it was dropped with PURGE. A table can also not be restored if it had other
-    snapshots when it was dropped, because files of the older snapshots may be deleted. Drops after the reverted commits
-    count too, because an entity may have been restored and dropped again.
+    An entity cannot be restored if it was dropped with PURGE. Nor can a table whose snapshots had changed before it was
+    dropped, because the files of its earlier snapshots may be gone. Drops after the reverted commits count too, because
+    an entity may have been restored and dropped again.
     """
     present = view.lookup_many(IDS, [id_bytes(id) for id in changes])
     restored = {

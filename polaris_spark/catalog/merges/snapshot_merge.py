@@ -392,7 +392,7 @@ class SnapshotMerge:
         """Copy a manifest for another snapshot, and return its record in the manifest list."""
         path = manifest[avro.PATH]
         if not is_in_table(self.theirs, path):
-            raise NotRebasedError(f"manifest {path} is outside the table's locations")
+            raise NotRebasedError(f"manifest {path} is in none of the table's locations")
         name = uuid.uuid5(unique, path)
         snapshot = int.from_bytes(unique.bytes[:8], "big") >> 1
         content = copy_of_manifest(self._source.content(path), snapshot, name.bytes)

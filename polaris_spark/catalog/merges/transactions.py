@@ -154,7 +154,7 @@ class Transaction:
         """The catalog on the branch that the transaction changes at its commit."""
         self.isolation = isolation
         self.begin = begin
-        """The parent's state at the beginning."""
+        """The parent's state when the transaction began."""
         self.store = UnwrittenObjects(begin.store)
         """Store with the objects of the copy."""
         self.files = _Files(parent.files)

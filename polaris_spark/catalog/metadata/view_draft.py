@@ -122,7 +122,7 @@ class ViewDraft:
         return self._start.properties if self._properties is None else self._properties
 
     def own_properties(self) -> dict[str, str]:
-        """Return the properties as a dict. Changes of the dict change the draft."""
+        """Return the properties as a dict. Changes to the dict change the draft."""
         if self._properties is None:
             self._properties = dict(self._start.properties)
         return self._properties

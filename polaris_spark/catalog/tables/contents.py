@@ -343,7 +343,7 @@ class ContentPart(ContentChange[Prepared, C]):
 
 
 class StorageChange(ContentPart[Table]):
-    """The part of a change of a materialized view that changes its storage table."""
+    """The storage-table part of a change to a materialized view."""
 
     action = "update-table"
     kind = TABLE
@@ -352,7 +352,7 @@ class StorageChange(ContentPart[Table]):
 
 
 class StorageView(ContentPart[View]):
-    """The part of a change of a storage table that changes its materialized view."""
+    """The materialized-view part of a change to its storage table."""
 
     action = "update-view"
     kind = VIEW

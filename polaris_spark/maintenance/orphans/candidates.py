@@ -329,7 +329,8 @@ def _known(engine: Engine, search: Search, heads: Sequence[StoreHead]) -> KnownF
 
 
 def _most(search: Search) -> int:
-    """Return the maximum number of files that the search returns, but at most the maximum of Spark's `LIMIT`."""
+    """Return the maximum number of files to return: the search's own maximum, capped at the largest `LIMIT` that Spark
+    accepts."""
     return min(search.max_files, 2**31 - 1)
 
 

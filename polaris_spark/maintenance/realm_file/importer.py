@@ -191,7 +191,13 @@ class Import:
             self._describe(record.instance, partial(self._noted, blocks=some[-1] + 1))
 
     def _check(self, record: RealmRecord) -> None:
-        """Compare the rows that arrived with the file, and check that every object that a reference needs exists."""
+        """Check that the imported rows are those of the file, and that all of them can be reached from the references.
+
+        The rows are compared by their counts and by the sum of their digests.
+
+        Raises:
+            StateError: the realm is not a faithful copy of the file.
+        """
         store = self._target.store(record)
         engine = LocalEngine(Reach(store, Files({}), self._clock), self._progress)
         trailer = self._file.trailer

@@ -47,7 +47,7 @@ class Undone(NamedTuple):
     unreadable: int
     """Number of undone commits whose log entries cannot be read."""
     entries: tuple[tuple[Known, LogEntry], ...]
-    """Log entries of the undone commits that can be read, newest first, each with its commit."""
+    """The readable log entries of the undone commits, newest first, each with its commit."""
 
 
 NOTHING_UNDONE = Undone(0, 0, ())
@@ -152,8 +152,8 @@ class Survey:
             to: id of the commit to set the reference `name` to, instead of the newest complete commit.
         Raises:
             NotFoundError: no reference has this name.
-            InputError: the commit `to` cannot be read, is not complete, or neither precedes nor follows the head of
-                `name`.
+            InputError: the commit `to` cannot be read, is not complete, or is neither before nor after the head of
+                `name` in its history.
             CorruptionError: the value of a row cannot be read.
             NewerFormatError: a newer release wrote a row.
         """
@@ -332,7 +332,10 @@ class Survey:
         else:
             related = lineage(self._objects, [known], base.number).get(base.number, known).id == base.id
         if not related:
-            raise InputError(f"commit {to:x} neither precedes nor follows the head of {row.name!r}")
+            raise InputError(
+                f"commit {to:x} is not in the history of {row.name!r}, neither before nor after its head; choose "
+                "another commit"
+            )
         if not self._objects.check([to]):
             missing = len(self._objects.lost_below(to))
             raise InputError(
