@@ -90,8 +90,8 @@ class Need(NamedTuple):
 Needs = tuple[Need, ...]
 
 UNDECLARED: Needs = (Need("SERVICE_MANAGE_ACCESS", On.REALM),)
-"""The needs of routes and procedures that declare none. Those of this package all declare their needs; those of other
-packages may not."""
+"""The needs of routes and procedures that declare none. All routes and procedures of this package declare their needs.
+Those of other packages may not."""
 
 OPEN: Needs = (Need("", On.NOTHING),)
 """The needs of a request that every principal may send."""

@@ -133,7 +133,7 @@ class ReplaceCredentials(PrincipalChange):
         Args:
             expected: `HashedSecret.created` of the secret with which the principal logged in; None for any. If it is no
                 longer the newest secret, it cannot be replaced by this login.
-            credentials: the new secret; its client id must be that of the principal.
+            credentials: the new secret; its client id must be the principal's.
             keep_old_ms: time for which the current secret stays valid, in milliseconds.
             is_reset: whether another principal does this, for example because the secret leaked. Then all tokens that
                 were issued before become invalid, too.

@@ -224,7 +224,7 @@ class _Commit(NamedTuple):
 
 def read_commits(log: BranchLog, first: int, last: int) -> Iterator[Json]:
     """Yield the commits with the numbers `first` to `last` (both included), the newest first, with their changes, as
-    JSON values. `stored` is false for a commit of which only the log is kept."""
+    JSON values. `stored` is false if only the log of the commit is kept."""
     from polaris_spark.commits.log import ancestor, commits
 
     floor = log.head.floor_number

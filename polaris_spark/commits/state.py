@@ -181,7 +181,7 @@ class CommitReader:
         return found
 
     def open_indexes(self) -> dict[str, Index]:
-        """Return the indexes that are open, by name, so that a child commit can reuse those that it does not change."""
+        """Return the open indexes, by name. A child commit can reuse those that it does not change."""
         return self._indexes.copy()  # one step, because other threads may open indexes at the same time
 
 

@@ -39,7 +39,7 @@ class IndexRoot(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class IndexSettings:
     """Sizes of shards, as bytes of their rows. The sizes apply when shards are written; shards of any size can be read.
 
-    The defaults come from `benchmarks/index_sizes.py`, for 100,000 tables of which each commit changes a random one.
+    The defaults come from `benchmarks/index_sizes.py`, for 100,000 tables, where each commit changes a random table.
     The quota is the maximum size of the embedded changes (see `IndexRoot`). With a quota of 4 KiB, a commit writes on
     average this many thousand bytes, as embedded changes + as shards:
 

@@ -207,7 +207,7 @@ class Permissions:
 
         Raises:
             ForbiddenError: the principal sees the name, but lacks the privilege.
-            NotFoundError: the principal does not see the name. The answer is that for a missing name.
+            NotFoundError: the principal does not see the name. The answer is the same as for a missing name.
         """
         place = self.place(named)
         if not self.may(privilege, place):
@@ -359,7 +359,7 @@ def require_through(permissions: Permissions, privilege: str, named: Named, text
         BadRequestError: `text` is not a chain of views.
         ForbiddenError: the chain does not allow the request. The message says why, but not whether the table or view
             exists.
-        NotFoundError: the principal may not load the outermost view. The answer is that without a chain.
+        NotFoundError: the principal may not load the outermost view. The answer is the same as without a chain.
     """
     place = permissions.place(named)
     if permissions.may(privilege, place):

@@ -41,7 +41,7 @@ class Storage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="k
     external_id: str | None = None
     """External id with which the role is assumed."""
     sts_endpoint: str | None = None
-    """URL of the service that issues temporary credentials (STS); None for that of AWS in the region."""
+    """URL of the service that issues temporary credentials (STS); None for the endpoint of AWS in the region."""
     duration: str = "1 h"
     """Time for which temporary credentials are valid."""
     remote_signing: bool = False

@@ -223,7 +223,7 @@ class ArchivedLog(NamedTuple):
 
     @property
     def oldest(self) -> int:
-        """Number of the oldest commit such that its log and the log of all later commits is kept.
+        """Number of the commit from which on the log is kept without gaps.
 
         The archive can also have older commits, if the log was not archived for a time.
         """

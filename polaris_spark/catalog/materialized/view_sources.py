@@ -69,7 +69,7 @@ class TableSource(NamedTuple):
 
     @property
     def full_name(self) -> str:
-        """The name, after that of another catalog."""
+        """The name, with the name of its catalog before it if this is another catalog."""
         return f"{self.catalog}.{self.name}" if self.catalog else str(self.name)
 
 

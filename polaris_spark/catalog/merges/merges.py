@@ -110,11 +110,11 @@ def merge_branch(
 
 
 def _require_as_new(base: CommitReader, theirs: CommitReader) -> None:
-    """Check that the commit that was read of a branch is not older than the newest commit of the branch that another
-    branch contains. Otherwise the base of a merge would be wrong.
+    """Check that `base`, the commit that was read of a branch, is new enough: it must not be older than the newest
+    commit of this branch that `theirs` contains. Otherwise the base of the merge would be wrong.
 
     Raises:
-        PrepareAgain: the commit that was read is older.
+        PrepareAgain: `base` is older.
     """
     contained = ancestry_of(theirs).newest.get(ancestry_of(base).own)
     if contained is not None and contained.number > base.head.number:

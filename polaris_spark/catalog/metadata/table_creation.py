@@ -1,7 +1,7 @@
 """New tables from a `CreateTableRequest` of the REST specification.
 
-The rules are those of Iceberg's `TableMetadata.newTableMetadata`: new ids replace all ids of columns and partition
-fields in the request.
+The rules are the same as in Iceberg's `TableMetadata.newTableMetadata`: new ids replace all ids of columns and
+partition fields in the request.
 """
 
 from __future__ import annotations

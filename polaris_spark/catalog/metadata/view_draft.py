@@ -2,7 +2,7 @@
 `freeze` returns a new row, and the new pieces: schemas, view versions and log items that are stored as separate
 objects.
 
-The rules are those of Iceberg's `ViewMetadata.Builder`; the individual updates are in `view_updates`.
+The rules are the same as in Iceberg's `ViewMetadata.Builder`; the individual updates are in `view_updates`.
 """
 
 from __future__ import annotations

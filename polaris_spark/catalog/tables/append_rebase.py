@@ -179,8 +179,8 @@ def rebase(
     parent_list: str | None = None,
     copy: SnapshotCopy | None = None,
 ) -> Rebased:
-    """Return the updates that apply an append on top of its branch's head. There are no side effects except those of
-    `read`.
+    """Return the updates that apply an append on top of its branch's head. There are no side effects except those that
+    `read` has.
 
     Args:
         draft: the table, without the request's updates.

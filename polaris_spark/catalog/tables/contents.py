@@ -309,7 +309,7 @@ class ContentChange(CatalogChange[P, StoredContent[C]], Generic[P, C]):
         """If the table is the storage table of a materialized view, complete the draft, and store the view so that it
         refers to the table's new metadata file. Return whether the table is a storage table.
 
-        The view is logged before the table, so that the last log entry is that of the request.
+        The view is logged before the table, so that the last log entry describes the request.
 
         Args:
             draft: the changed table, which is not stored yet.

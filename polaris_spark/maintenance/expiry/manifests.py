@@ -74,7 +74,7 @@ class NeededFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ReadManifests(MapFunction[Manifests, LiveFiles]):
-    """Function that reads which content files are listed in manifests that only expired snapshots need."""
+    """Function that reads manifests that only expired snapshots need, and returns the content files that they list."""
 
     few = 64
     item = Manifests
@@ -93,7 +93,7 @@ class ReadManifests(MapFunction[Manifests, LiveFiles]):
 
 
 class FindNeeded(NamingFunction[Manifests, NeededFiles]):
-    """Function that finds which of the candidate content files are listed in manifests that are still needed."""
+    """Function that reads manifests that are still needed, and returns the candidate content files that they list."""
 
     few = 64
     item = Manifests

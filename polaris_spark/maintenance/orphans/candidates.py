@@ -365,8 +365,8 @@ def _refuse_mismatches(engine: Engine, unknown: Rows, names: Rows) -> None:
 def _with_places(engine: Engine, files: Rows, places: Rows) -> Rows:
     """Return one row for each pair of a file and a table's location whose path contains the file's path.
 
-    A file without such a location has a row with nulls. Schemes and authorities are not compared. The columns are those
-    of `files`, then `ancestor` (a folder above the file), then those of `KnownFiles.places`.
+    A file without such a location has a row with nulls. Schemes and authorities are not compared. The columns are the
+    columns of `files`, then `ancestor` (a folder above the file), then the columns of `KnownFiles.places`.
     """
     above = engine.apply(_with_ancestors, files, f"{_FILE}, ancestor string")
     return engine.query(

@@ -89,7 +89,7 @@ class Import:
             InputError: the name is not a valid realm name.
             TaskLostError: another run of the import was started, and became the loader.
             SourceError: the file was changed since it was checked.
-            StateError: the rows that arrived differ from those of the file.
+            StateError: the imported rows differ from the rows in the file.
             CorruptionError: an object that a reference needs is not in the file.
             StorageFullError: the database has no space left. A new run continues.
         """

@@ -68,7 +68,7 @@ class SurveyedReference(NamedTuple):
     """The commit to set the reference to: the requested commit, or else the newest complete commit that is not below
     the history floor. None if no commit is complete."""
     history_from: Known | None
-    """The oldest commit such that all commits from it to the target are complete; None if there is no target."""
+    """The commit from which on all commits up to the target are complete; None if there is no target."""
     lost_history: tuple[Lost, ...]
     """The lost objects that the commit right before `history_from` needs; empty if the history is complete down to the
     floor."""
@@ -96,8 +96,7 @@ class SurveyedReference(NamedTuple):
 
     @property
     def given_up(self) -> bool:
-        """Whether this is a row that the registry does not list, that a recovery has sealed, and that has no complete
-        commit."""
+        """Whether a recovery has sealed this row, the registry does not list it, and it has no complete commit."""
         return self.state == "unlisted" and self.head is not None and self.head.sealed and self.target is None
 
 
