@@ -96,7 +96,9 @@ class CreatePrincipal(PrincipalChange):
             )
         client = self.credentials.client_id.encode()
         if state.lookup(CLIENTS, client) is not None:
-            raise AlreadyExistsError("another principal has this client id; choose another one")
+            raise AlreadyExistsError(
+                f"another principal has the client id {self.credentials.client_id!r}; choose another one"
+            )
         if self._secret is None:  # hashing is slow on purpose, so hash once for all attempts
             self._secret = hashed(self.credentials.secret, prepared)
         row = Principal(

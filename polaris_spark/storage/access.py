@@ -90,5 +90,8 @@ class StorageAccess:
                 self._own[storage] = own_session(storage)
             found = self._own[storage].get_credentials()
         if found is None:
-            raise UnsupportedOperationError("the server has no credentials for this storage")
+            raise UnsupportedOperationError(
+                f"the server has no credentials for the storage of {prefixes[0].location}; set access-key-id and "
+                "secret-access-key in its settings, or provide credentials in the server's environment"
+            )
         return found.get_frozen_credentials()

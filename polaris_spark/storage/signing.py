@@ -92,7 +92,7 @@ def checked(request: SignRequest, storage: Storage, prefixes: Sequence[Prefix]) 
     """
     if request.region != storage.region:
         raise BadRequestError(
-            f"the region of the request is {request.region[:40]!r}, but that of the table is {storage.region!r}"
+            f"the request is for the region {request.region[:40]!r}, but the table is in {storage.region!r}"
         )
     headers = _checked_headers(request)
     if not _PRINTABLE.fullmatch(request.uri) or _NO_ESCAPE.search(request.uri) or "#" in request.uri:
@@ -134,7 +134,7 @@ def _checked_headers(request: SignRequest) -> dict[str, Sequence[str]]:
             )
         known = name in _HEADERS or name.startswith(_HEADER_PREFIXES)
         if name == "authorization" or (name.startswith("x-amz-") and not known):
-            raise ForbiddenError(f"requests with the header {name[:80]!r} are not signed")
+            raise ForbiddenError(f"requests with the header {name[:80]!r} are not signed; leave it out")
         found[name] = values
     return found
 

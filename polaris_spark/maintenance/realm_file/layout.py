@@ -232,7 +232,9 @@ class Writer:
 
     def _block(self, kind: Kind, payload: bytes) -> None:
         if len(payload) > MAX_BYTES:
-            raise InputError(f"a block of {len(payload):,} bytes is larger than a realm file allows")
+            raise InputError(
+                f"a block of {len(payload):,} bytes exceeds the maximum of a realm file, {MAX_BYTES:,} bytes"
+            )
         data = _START.pack(kind.value, len(payload)) + payload
         self._raw(data + _CHECKSUM.pack(zlib.crc32(data)))
 

@@ -322,7 +322,7 @@ class Survey:
     def _asked(self, row: _Reference, to: int) -> Known:
         commit = self._objects.values([to], Commit).get(to)
         if commit is None:
-            raise InputError(f"there is no commit with the id {to:x} that can be read")
+            raise InputError(f"there is no commit with the id {to:x} that can be read; choose another commit")
         known, base = Known(commit.number, to, commit.time, commit.entries), _base(row)
         if base is None:
             related = row.name == ROOT and REFERENCES in commit.index_names
