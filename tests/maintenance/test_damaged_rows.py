@@ -246,7 +246,9 @@ def test_a_dropped_table_of_an_unknown_type_is_not_purged(lake: Lake, tmp_path: 
         [[row]] = database.execute("SELECT value FROM objects WHERE id = ?", (id,))
         database.execute("UPDATE objects SET value = ? WHERE id = ?", (strange, id))
     process_cache().clear()
-    with pytest.raises(NewerFormatError, match="not installed"):  # unknown fields may name files of other tables
+    with pytest.raises(
+        NewerFormatError, match="not installed"
+    ):  # unknown fields may name files of other tables
         purge(lake)
     assert lake.files() == before
     with sqlite3.connect(tmp_path / "c.db") as database:
