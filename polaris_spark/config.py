@@ -522,7 +522,9 @@ def _options(scheme: str, query: str) -> dict[str, str]:
         )
     for name, text in pairs:
         if "\0" in name + text:
-            raise StoreURIError(f"an option of a {scheme}: store URI contains %00, the character NUL")
+            raise StoreURIError(
+                f"the option {name!r} of a {scheme}: store URI contains the character NUL (%00); remove it"
+            )
         if is_secret(name, text):
             raise StoreURIError(
                 f"the option {name} of a {scheme}: store URI is or contains a secret, which is not allowed in a URI; "
@@ -543,7 +545,7 @@ def _unescaped(scheme: str, text: str) -> str:
         raise StoreURIError(f"a store URI ({scheme}:) has a percent-encoded part that is not UTF-8") from None
     if "\0" in found:
         raise StoreURIError(
-            f"a store URI ({scheme}:) contains %00, the character NUL, which names cannot contain"
+            f"a store URI ({scheme}:) contains the character NUL (%00), which names cannot contain; remove it"
         )
     return found
 

@@ -42,7 +42,7 @@ def count(name: str, text: str) -> int:
         InputError: the text is not an integer in this range.
     """
     if not _COUNT.fullmatch(text.strip()):
-        raise InputError(f"the property {name!r} is {text!r}; it must be a number from 0 to 999999")
+        raise InputError(f"the property {name!r} is {text!r}; it must be a whole number from 0 to 999999")
     return int(text)
 
 

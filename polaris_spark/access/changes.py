@@ -1,6 +1,6 @@
-"""Changes of roles and of their assignments, and the base class of all changes in the reference `access`.
+"""Changes to roles and their assignments, and the base class of all changes to the reference `access`.
 
-A log entry of a change has the key and entity id of the principal or role that was changed. Its summary describes the
+The log entry of a change has the key and entity id of the principal or role that was changed. Its summary describes the
 change, without secrets.
 """
 

@@ -133,6 +133,6 @@ class AccessControl:
 
 
 def changed() -> None:
-    """Let every `AccessControl` of this process read its rules again at its next use."""
+    """Make every `AccessControl` of this process read its rules again when it is next used."""
     global _changes
     _changes += 1

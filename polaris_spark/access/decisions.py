@@ -154,10 +154,10 @@ def _load(path: str, name: str) -> Decisions:
     try:
         file = msgspec.json.decode(Path(path).read_bytes(), type=_File)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InputError(f"the file {path} of {VARIABLE} cannot be read: {error}") from None
+        raise InputError(f"the file {path}, which {VARIABLE} names, cannot be read: {error}") from None
     settings = file.authorizers.get(name)
     if settings is None:
-        raise InputError(f"the file {path} of {VARIABLE} has no authorizer {name!r}")
+        raise InputError(f"the file {path}, which {VARIABLE} names, has no authorizer {name!r}")
     settings = dict(settings)
     kind = str(settings.pop("type", name))
     timeout = duration_ms("timeout", str(settings.pop("timeout", TIMEOUT)))

@@ -1,5 +1,5 @@
-"""JSON Web Tokens (RFC 7519): the parts of their verification that do not depend on the issuer. The rules are those of
-RFC 8725 (best current practices).
+"""JSON Web Tokens (RFC 7519): the parts of their verification that do not depend on the issuer. The rules come from RFC
+8725 (best current practices).
 
 Only asymmetric algorithms are supported. So no token is accepted without a signature, and nobody can use a public key
 as the secret of a symmetric signature.

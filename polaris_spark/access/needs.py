@@ -8,7 +8,8 @@ from typing import Any, Final, NamedTuple
 
 
 class On(Enum):
-    """The securable on which a request needs a privilege, by the place of its name in the request."""
+    """What a request needs a privilege on. For a namespace, table or view, the member also says where the request names
+    it, such as in the path, the query or the body."""
 
     NOTHING = "no privilege"
     """Every principal of the realm may send the request."""
@@ -89,8 +90,8 @@ class Need(NamedTuple):
 Needs = tuple[Need, ...]
 
 UNDECLARED: Needs = (Need("SERVICE_MANAGE_ACCESS", On.REALM),)
-"""The needs of routes and procedures that declare none. Those of this package all declare their needs; those of other
-packages may not."""
+"""The needs of routes and procedures that declare none. All routes and procedures of this package declare their needs.
+Those of other packages may not."""
 
 OPEN: Needs = (Need("", On.NOTHING),)
 """The needs of a request that every principal may send."""

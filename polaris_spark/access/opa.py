@@ -74,7 +74,9 @@ class OpaAuthorizer:
             raise InputError("url must not have a user, a query or a fragment")
         is_local = is_loopback(parts.hostname or "")
         if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and is_local)):
-            raise InputError(f"url is {settings.url!r}; it must begin with https://, or be on this machine")
+            raise InputError(
+                f"url is {settings.url!r}; it must be an https:// URL, or an http:// URL of this machine"
+            )
         if settings.token is not None and settings.token_file is not None:
             raise InputError("token and token-file are both set; set only one of them")
         if settings.ca_file is not None and not Path(settings.ca_file).is_file():
@@ -105,13 +107,16 @@ class OpaAuthorizer:
         if count == 1:
             allow = result.get("allow", False)  # undefined if no rule allows it
             if not isinstance(allow, bool):
-                raise AuthorizerError("the value of 'allow' in the answer of OPA is not a boolean")
+                raise AuthorizerError(
+                    f"OPA's response has 'allow' of type {type(allow).__name__}; the policy must set it to true or "
+                    "false"
+                )
             return [allow]
         allowed = result.get("allowed")
         if not isinstance(allowed, list) or not all(type(one) is int and 0 <= one < count for one in allowed):
             raise AuthorizerError(
-                "the answer of OPA to a question about several targets needs 'allowed', the set of the positions of "
-                "the allowed targets"
+                "OPA's response about several targets must contain 'allowed', the set of the positions of the allowed "
+                "targets"
             )
         found = frozenset(allowed)
         return [position in found for position in range(count)]
@@ -152,12 +157,12 @@ class OpaAuthorizer:
                 allow_redirects=False,
             ) as answer:
                 if answer.status_code != 200:
-                    raise AuthorizerError(f"OPA answers with status {answer.status_code}")
+                    raise AuthorizerError(f"OPA responded with the status {answer.status_code}")
                 body = bytearray()
                 while chunk := answer.raw.read1(2**16, decode_content=False):
                     body += chunk
                     if len(body) > _MAX_BYTES:
-                        raise AuthorizerError(f"the answer of OPA has more than {_MAX_BYTES} bytes")
+                        raise AuthorizerError(f"OPA's response is larger than {_MAX_BYTES} bytes")
                     if time.monotonic() > until:
                         raise AuthorizerError(f"OPA needed more than {timeout:g} s")
             found = json.loads(body)
@@ -166,11 +171,11 @@ class OpaAuthorizer:
         except (requests.RequestException, HTTPError) as error:
             raise AuthorizerError(f"OPA cannot be reached ({type(error).__name__})") from error
         except (ValueError, RecursionError):
-            raise AuthorizerError("the answer of OPA is not JSON") from None
+            raise AuthorizerError("OPA's response is not JSON") from None
         result = found.get("result") if isinstance(found, dict) else None
         if not isinstance(result, dict):
             raise AuthorizerError(
-                "the answer of OPA has no object 'result': the path names no package of a policy"
+                "OPA's response has no object 'result'; set path to the path of the policy's package"
             )
         return result
 

@@ -96,7 +96,9 @@ class CreatePrincipal(PrincipalChange):
             )
         client = self.credentials.client_id.encode()
         if state.lookup(CLIENTS, client) is not None:
-            raise AlreadyExistsError("another principal has this client id; choose another one")
+            raise AlreadyExistsError(
+                f"another principal has the client id {self.credentials.client_id!r}; choose another one"
+            )
         if self._secret is None:  # hashing is slow on purpose, so hash once for all attempts
             self._secret = hashed(self.credentials.secret, prepared)
         row = Principal(
@@ -133,7 +135,7 @@ class ReplaceCredentials(PrincipalChange):
         Args:
             expected: `HashedSecret.created` of the secret with which the principal logged in; None for any. If it is no
                 longer the newest secret, it cannot be replaced by this login.
-            credentials: the new secret; its client id must be that of the principal.
+            credentials: the new secret; its client id must be the principal's.
             keep_old_ms: time for which the current secret stays valid, in milliseconds.
             is_reset: whether another principal does this, for example because the secret leaked. Then all tokens that
                 were issued before become invalid, too.
@@ -152,8 +154,8 @@ class ReplaceCredentials(PrincipalChange):
         before, row = self.find(state)
         if row.client_id != self.credentials.client_id:
             raise BadRequestError(
-                f"the new credentials have another client id than principal {self.name!r}; the client id of a "
-                "principal cannot change"
+                f"the client id of the new credentials differs from that of principal {self.name!r}; a principal's "
+                "client id cannot change"
             )
         newest = row.secrets[0].created if row.secrets else 0
         if self.expected not in (None, newest):

@@ -3,8 +3,9 @@
 The process that plans a read checks the principal and makes its scope. The scope is small and can be pickled. Executors
 leave out the rows that are not in it. They need no rules and no credentials of the principal.
 
-A principal that holds `CATALOG_READ_LOG` on a catalog or on the realm sees all rows of it. Other principals see the
-rows of the namespaces, tables and views on which they hold the privilege that a view declares, or which they own.
+A principal that holds `CATALOG_READ_LOG` on a catalog or on the realm sees all rows of it. A view declares a privilege.
+Other principals see only the rows of the namespaces, tables and views that they own, or on which they hold this
+privilege.
 """
 
 from __future__ import annotations

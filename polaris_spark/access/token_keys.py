@@ -52,7 +52,7 @@ _COST, _BLOCK_SIZE, _PARALLEL, _MEMORY = 2**14, 8, 1, 64 * 2**20
 
 
 class ServerKey:
-    """The secret that the servers of a realm share. It encrypts and decrypts private keys. Thread-safe."""
+    """The secret shared by a realm's servers, used to encrypt and decrypt private keys. Thread-safe."""
 
     def __init__(self, secret: Secret) -> None:
         """

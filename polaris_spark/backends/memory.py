@@ -1,7 +1,7 @@
 """`memory:` and `memory:name`: stores in the memory of one process. Each name is a separate store.
 
-These stores are for tests and experiments. Spark's executors are other processes, in which the stores would be empty.
-So a scan refuses a split that another process made. A forked child starts with new, empty stores.
+These stores are for tests and experiments. Spark's executors are other processes, where the stores would be empty. A
+scan therefore refuses a split that was made in another process. A forked child starts with new, empty stores.
 """
 
 from __future__ import annotations

@@ -92,7 +92,9 @@ def checked_url(option: str, url: str) -> str:
         InputError: the address is not an HTTP address, or contains a user or password.
     """
     if "@" in re.split("[/?#]", url.partition("//")[2], maxsplit=1)[0]:  # `urlsplit` refuses some addresses
-        raise InputError(f"{option} must not contain a user or password; give a secret by --secret instead")
+        raise InputError(
+            f"{option} must not contain a user or password; pass the secret with --secret instead"
+        )
     try:
         parsed = urlsplit(url)
         port = parsed.port

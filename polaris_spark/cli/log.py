@@ -224,7 +224,7 @@ class _Commit(NamedTuple):
 
 def read_commits(log: BranchLog, first: int, last: int) -> Iterator[Json]:
     """Yield the commits with the numbers `first` to `last` (both included), the newest first, with their changes, as
-    JSON values. `stored` is false for a commit of which only the log is kept."""
+    JSON values. `stored` is false if only the log of the commit is kept."""
     from polaris_spark.commits.log import ancestor, commits
 
     floor = log.head.floor_number
@@ -271,7 +271,7 @@ def draw(listed: list[Json], log: BranchLog | None, console: Console) -> None:
 
     Args:
         listed: the commits that `read_commits` yielded, the newest first.
-        log: the log that has the commits; None to print nothing about older commits.
+        log: the log that contains the commits; None to print nothing about older commits.
     """
     actions = [change["action"] for commit in listed for change in commit["changes"]]
     names = [plain(change["name"]) for commit in listed for change in commit["changes"]]

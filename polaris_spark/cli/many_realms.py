@@ -161,7 +161,7 @@ class ServedStore:
             serve_many(many, endpoint, announce)
 
     def _open(self, opened: OpenStore, name: str) -> ServedCatalogs:
-        """Open a realm. Its default catalog is the one of `--catalog`, or else its first.
+        """Open a realm. Its default catalog is the catalog that `--catalog` names, or else its first catalog.
 
         Raises:
             NotFoundError: the realm has no catalog.

@@ -108,7 +108,7 @@ class DatasetName(NamedTuple):
 
 
 class _Output(NamedTuple):
-    """A change of a dataset, or the change of a materialized view and that of its storage table."""
+    """A change of a dataset. For a materialized view, also the change of its storage table."""
 
     change: Json
     dataset: ChangedDataset

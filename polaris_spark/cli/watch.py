@@ -193,7 +193,9 @@ def _delivery(
         )
     option = "--post" if openlineage is None else "--openlineage"
     if cursor is None:
-        raise InputError(f"{option} needs --cursor, the file that keeps what was delivered")
+        raise InputError(
+            f"{option} needs --cursor FILE, which records the position up to which events were delivered"
+        )
     if dead_letters is not None and dead_letters.resolve() == cursor.resolve():
         raise InputError("--cursor and --dead-letters must be different files")
     url = checked_url(option, openlineage or post or "")

@@ -1,5 +1,5 @@
 """Step 3 of the commit protocol: apply the changes of a batch, one after another, to a working copy of the head commit.
-If a change fails, only its own effects are undone."""
+If a change fails, only that change is undone."""
 
 from __future__ import annotations
 

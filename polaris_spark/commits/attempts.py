@@ -318,7 +318,8 @@ class Attempts:
         run.applied = None
         if in_doubt and not isinstance(error, OutcomeUnknownError):
             return OutcomeUnknownError(
-                f"it is not known whether a commit to {self._name!r} took place: {error}"
+                f"it is not known whether a commit to {self._name!r} took place: {error}; before you repeat the "
+                "change, check the log for it"
             )
         return error
 
@@ -335,7 +336,8 @@ class Attempts:
             self._withdraw(batch, run, WITHDRAW_MS)
         except Exception as failure:
             raise OutcomeUnknownError(
-                f"it is not known whether a commit to {self._name!r} took place: {error}; {failure}"
+                f"it is not known whether a commit to {self._name!r} took place: {error}; {failure}; before you repeat "
+                "the change, check the log for it"
             ) from failure
         return run.settled
 
@@ -490,8 +492,8 @@ class Attempts:
         """Wait before the next attempt: longer after each failure of the database, but not beyond the deadline.
 
         Raises:
-            StorageFullError: `cause` is this error, and the commit certainly did not take place. No attempt can succeed
-                until there is space.
+            StorageFullError: `cause` is a StorageFullError, and the commit certainly did not take place. Retrying is
+                pointless until there is space.
         """
         in_doubt = run.publication is not None and run.publication.in_doubt
         if isinstance(cause, StorageFullError) and not in_doubt:
@@ -508,7 +510,8 @@ class Attempts:
         if run.publication is not None and run.publication.in_doubt:
             why = f" ({run.cause})" if run.cause is not None else ""
             return OutcomeUnknownError(
-                f"it is not known after {took:.0f} ms whether a commit to {self._name!r} took place{why}"
+                f"it is not known after {took:.0f} ms whether a commit to {self._name!r} took place{why}; before you "
+                "repeat the change, check the log for it"
             )
         why = str(run.cause) if run.cause is not None else "other commits came first"
         return TryAgainError(

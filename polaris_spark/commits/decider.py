@@ -140,8 +140,8 @@ class Decider:
         return Slot(intent.following, number, slot.following, bytes(outcomes))
 
     def answer(self, decision: Decision, publication: Publication) -> None:
-        """Answer the processes whose intents a commit decided, and wake those that wait for the process that committed
-        before."""
+        """Answer the processes whose intents this commit decided. If another process made the previous commit, also
+        wake the processes that wait for it."""
         base, node = publication.base.head, unpack(publication.new.head.commit).node
         decided = [slot for slot in decision.slots if slot.number > base.number and slot.last]
         self._mailbox.remove(slot.last for slot in decided)

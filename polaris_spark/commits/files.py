@@ -28,7 +28,7 @@ class BatchFiles:
         self._clock = clock
         self._writer = writer
         self._written: dict[str, bytes] = {}
-        """Content of the files that the previous attempt wrote, by location. Files of earlier attempts are not listed,
+        """Content of the files that the previous attempt wrote, by location. Files of earlier attempts are forgotten,
         to limit memory."""
 
     def write(self, pendings: Sequence[Pending]) -> bool:

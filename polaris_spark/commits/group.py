@@ -168,8 +168,8 @@ class Group:
         self._guard = threading.Lock()
         self._waiting: list[Pending] = []
         self._computes: Pending | None = None
-        """The change whose submitting thread has the turn to apply changes, as leader of a batch that it began or will
-        begin. None if no thread has the turn."""
+        """The change whose submitting thread has the turn to compute (see the module's docstring). This thread leads a
+        batch that it has begun or is about to begin. None if no thread has the turn."""
         self._last: Batch | None = None
         """The newest batch that has not ended; None if all have ended."""
 

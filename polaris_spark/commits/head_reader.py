@@ -1,4 +1,4 @@
-"""A reader of a reference's head that remembers the newest head that this process has read or written, and what the
+"""A reader of a reference's head. It remembers the newest head that this process has read or written, and what this
 process knows about later heads."""
 
 from __future__ import annotations

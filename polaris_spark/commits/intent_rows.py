@@ -29,8 +29,8 @@ class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
     rows: tuple[ObjectRow, ...]
     """The rows of the new objects. The commit that contains the part writes them."""
     request: bytes = b""
-    """The request for the change (`Change.as_request`), which the process that commits applies if data that the change
-    read has changed since; empty if no other process can."""
+    """The request for the change (`Change.as_request`). If data that the change read has changed since, the committing
+    process applies this request. Empty if no other process can apply it."""
 
     def memo(self, fence: int) -> Memo:
         """Return the outcome of the change, without its objects."""

@@ -337,11 +337,11 @@ class Intents:
         self.sends_requests = were_requested and self._requests < MOST_REQUESTS
 
     def settle(self, published: Published, outcomes: Outcomes) -> None:
-        """Give the changes of a published intent their results. Changes that the reference does not contain must be
-        prepared again.
+        """Give each change of a published intent its result. Mark the changes that did not get into the reference, so
+        that they are prepared again.
 
         Raises:
-            TryAgainError, OutcomeUnknownError: the result of a change cannot be read now. Call this again.
+            TryAgainError, OutcomeUnknownError: the result of a change cannot be read now. Call `settle` again later.
         """
         state = reading_state(published.state.base)
         for pending, memo, done in zip(published.pendings, published.memos, outcomes, strict=True):

@@ -321,8 +321,8 @@ def _remove_dead(paths: Iterable[Path]) -> None:
 
 
 _HEADER = struct.Struct(">HQ")
-"""Header of a message: the sender's node number or `_ANSWER`, and the intent's id. A sender's message without intent
-means that the intent is in the database."""
+"""Header of a message: the sender's node number or `_ANSWER`, and the intent's id. If a sender's message ends after the
+header, its intent is in the database."""
 _ANSWER = 0xFFFF
 """Stands in a header in place of the sender's node number; no process has this number. The message is then the answer
 to an intent. If nothing follows the header, the message only wakes the receiver."""

@@ -124,7 +124,8 @@ class Publication:
                 self.in_doubt = False
                 raise
             raise OutcomeUnknownError(
-                f"it is not known whether a commit to {self._name!r} took place: {error}"
+                f"it is not known whether a commit to {self._name!r} took place: {error}; before you repeat the "
+                "change, check the log for it"
             ) from error
         return Outcome.IN_DOUBT if self.in_doubt else Outcome.BUSY
 

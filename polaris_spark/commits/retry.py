@@ -46,7 +46,7 @@ PATIENCE = (10.0, 20.0)
 (`Turns.patience`)."""
 
 FIRST_LOOK, LATER_LOOKS = 0.6, 0.2
-"""Time before the first look at the row after an intent was published, and before each further look, in multiples of
+"""How long to wait after publishing an intent before the first look at the row, and before each later look. The unit is
 the average time until another process decides an intent."""
 
 YIELD_COMMITS = 8.0

@@ -112,7 +112,7 @@ class Slot(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknow
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
-    """The value of a reference's row: which commit is the newest, and from where on the history is kept."""
+    """The value of a reference's row: the newest commit, and the oldest commit that is kept."""
 
     commit: int
     number: int

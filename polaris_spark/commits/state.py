@@ -53,7 +53,7 @@ class RangeOfOthers(NamedTuple):
 
     scan: Range
     own: frozenset[bytes]
-    """The keys that the change had written."""
+    """The keys in the range that the change itself had written before the scan."""
 
 
 class Tree(NamedTuple):
@@ -68,9 +68,10 @@ class Tree(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Record that a commit of the reference's history was not trimmed."""
+    """Record of a check that a commit is still in the reference's history, and not trimmed."""
 
     number: int
+    """Number of the commit."""
 
 
 class Unlogged(NamedTuple):
@@ -180,7 +181,7 @@ class CommitReader:
         return found
 
     def open_indexes(self) -> dict[str, Index]:
-        """Return the indexes that are open, by name, so that a child commit can reuse those that it does not change."""
+        """Return the open indexes, by name. A child commit can reuse those that it does not change."""
         return self._indexes.copy()  # one step, because other threads may open indexes at the same time
 
 

@@ -8,7 +8,7 @@ from polaris_spark.commits.rows import Commit, Head
 
 
 def raise_floor(head: Head, commit: Commit) -> Head:
-    """Return the head with its history trimmed to begin at `commit`, a commit of this history.
+    """Return the head with its history trimmed so that `commit` is the oldest commit that is kept.
 
     The floor (the number of the first commit of the history) is never lowered. If a recovery has reset the head to a
     commit before `commit`, the head is returned unchanged.

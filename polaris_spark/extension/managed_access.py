@@ -146,7 +146,8 @@ def drop_principal(_: Catalog, request: Request) -> Response:
 
 
 def rotate_credentials(_: Catalog, request: Request) -> Response:
-    """Answer `POST principals/{principal}/rotate`: give the caller a new secret."""
+    """Answer `POST principals/{principal}/rotate`: give the principal a new secret. Only the principal itself may call
+    this."""
     call = _call(request)
     if request.params["principal"] != call.session.principal:
         raise ForbiddenError("a principal rotates only its own credentials; reset those of another one")

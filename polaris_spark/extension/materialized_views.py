@@ -84,7 +84,7 @@ def _known(asked: ReadRequest) -> dict[tuple[str, ...], Json]:
 
 
 def _may_be_stale(catalog: Catalog, view: View, record: Json) -> bool:
-    """Whether readers may use rows of this refresh though they are not fresh."""
+    """Whether readers may use the rows of this refresh even if they are stale."""
     bound = view.properties.get(MAX_STALENESS)
     if not allows_stale(view) or record.get("version-id") != view.current_version_id:
         return False

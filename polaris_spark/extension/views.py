@@ -103,7 +103,10 @@ def _granted(request: Request, options: dict[str, str]) -> Granted | None:
     if realm != session.properties.realm:
         if rules is None:
             return None
-        raise NotFoundError(f"there is no realm {realm!r} here")
+        raise NotFoundError(
+            f"realm {realm!r} is not accessible: this session can read only its own realm, "
+            f"{session.properties.realm!r}; leave out the option realm"
+        )
     if rules is None:
         return Granted(None)
     subject = rules.subject(caller.principal, session.connection.clock.now_ms(), caller.roles)

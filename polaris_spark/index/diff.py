@@ -23,8 +23,8 @@ Difference: TypeAlias = tuple[bytes, Entry | None, Entry | None]
 def diff(a: IndexRoot, b: IndexRoot, read: ShardReader) -> Iterator[Difference]:
     """Return an iterator over every key whose entries in `a` and `b` differ, ascending.
 
-    Reads only shards that are not shared and, for keys that are embedded in only one root, the leaves of the other
-    root that may hold these keys. Reads lazily, in batches of growing size.
+    Reads only shards that `a` and `b` do not share. If a key is embedded in only one root, also reads the leaf of the
+    other root that may hold it. Reads lazily, in batches of growing size.
 
     Raises:
         CorruptionError: a shard is missing or unreadable.

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from polaris_spark.errors import CorruptionError
-from polaris_spark.index.root import IndexRoot, ShardReader
-from polaris_spark.index.shards import Branch
+from polaris_spark.index.root import IndexRoot, ShardReader, as_branch
+from polaris_spark.index.shards import Shard
 
 
 class CountedRange(NamedTuple):
@@ -48,10 +48,11 @@ def key_ranges(
     ]
 
 
-def _children(lower: bytes, id: int, shards: Mapping[int, object]) -> list[tuple[bytes, int, int]]:
-    branch = shards.get(id)
-    if not isinstance(branch, Branch):
-        raise CorruptionError(f"shard {id} of an index is missing, or is not a branch")
+def _children(lower: bytes, id: int, shards: Mapping[int, Shard]) -> list[tuple[bytes, int, int]]:
+    shard = shards.get(id)
+    if shard is None:
+        raise CorruptionError(f"shard {id} of an index is missing")
+    branch = as_branch(shard, id)
     return list(zip([lower, *branch.separators], branch.children, branch.counts, strict=True))
 
 

@@ -39,7 +39,7 @@ class IndexRoot(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class IndexSettings:
     """Sizes of shards, as bytes of their rows. The sizes apply when shards are written; shards of any size can be read.
 
-    The defaults come from `benchmarks/index_sizes.py`, for 100,000 tables of which each commit changes a random one.
+    The defaults come from `benchmarks/index_sizes.py`, for 100,000 tables, where each commit changes a random table.
     The quota is the maximum size of the embedded changes (see `IndexRoot`). With a quota of 4 KiB, a commit writes on
     average this many thousand bytes, as embedded changes + as shards:
 
@@ -93,14 +93,12 @@ def load(read: ShardReader, ids: Collection[int]) -> Mapping[int, Shard]:
 def as_leaf(shard: Shard, id: int) -> Leaf:
     """Return `shard`, if it is a leaf; otherwise raise CorruptionError. `id` is for the error message."""
     if not isinstance(shard, Leaf):
-        raise CorruptionError(f"shard {id} of an index is a {type(shard).__name__.lower()} instead of a leaf")
+        raise CorruptionError(f"shard {id} of an index is a branch shard instead of a leaf shard")
     return shard
 
 
 def as_branch(shard: Shard, id: int) -> Branch:
     """Return `shard`, if it is a branch; otherwise raise CorruptionError. `id` is for the error message."""
     if not isinstance(shard, Branch):
-        raise CorruptionError(
-            f"shard {id} of an index is a {type(shard).__name__.lower()} instead of a branch"
-        )
+        raise CorruptionError(f"shard {id} of an index is a leaf shard instead of a branch shard")
     return shard

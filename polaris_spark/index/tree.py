@@ -235,8 +235,8 @@ class Index:
         return {key: _entry(self._pending[key]) for key in self._sorted_keys()[low:high]}
 
     def replace_tree(self, tree: IndexRoot, absorbed: Iterable[bytes]) -> None:
-        """Replace the tree by a tree that already contains the embedded changes of the keys `absorbed`, and remove
-        these changes from the embedded part. The content of the index does not change."""
+        """Replace the tree with one that already contains the embedded changes to the keys in `absorbed`, and remove
+        those changes from the embedded part. The content of the index does not change."""
         self._size = (
             self.embedded_bytes
         )  # computed now, because it is computed from the root, which changes below

@@ -80,7 +80,8 @@ def _context(call: str, port: int, secret: str) -> SparkContext:
 
 
 def _gateway(port: int, secret: str) -> Any:
-    """Return PySpark's gateway to the running JVM. PySpark reads the gateway's address from environment variables."""
+    """Return PySpark's gateway to the running JVM. PySpark takes the gateway's address from environment variables, so
+    they are set during the call."""
     from pyspark.java_gateway import launch_gateway
     from pyspark.logger import PySparkLogger
 

@@ -167,7 +167,8 @@ def choose_orphans(
 
 
 def _of(applied: AppliedPolicies, kind: str, name: TableName) -> Enabled | None:
-    """Return the policy that applies to a table; that of the view, for the storage table of a materialized view."""
+    """Return the policy that applies to a table. For the storage table of a materialized view, this is the view's
+    policy."""
     from polaris_spark.errors import NoSuchNamespaceError
 
     try:
@@ -177,5 +178,5 @@ def _of(applied: AppliedPolicies, kind: str, name: TableName) -> Enabled | None:
 
 
 def _is_within(path: str, folder: str) -> bool:
-    """Whether a normalized path is that of a folder, or below it."""
+    """Whether a normalized path is the path of a folder, or below it."""
     return path == folder or path.startswith(f"{folder}/")

@@ -300,16 +300,17 @@ class Procedure:
         return arguments
 
     def check_values(self, call: Call, arguments: Mapping[str, Any]) -> dict[bytes, int]:
-        """Refuse arguments that name something on which the caller lacks a privilege, and arguments with an environment
-        variable or a location that the caller may not use.
+        """Refuse arguments that name something on which the caller lacks a privilege, or that contain an environment
+        variable or location that the caller may not use.
 
         Call `checked_arguments` first.
 
         Returns:
-            the names on which privileges were checked (`jobs.permission.require_needs`).
-        Raises:
+            the checked names, with their entity ids (see `jobs.permission.require_needs`). Raises:
             InputError: the caller may not use an environment variable in an argument, or a location is malformed.
-            ForbiddenError: a location is outside the allowed locations of the catalog.
+            ForbiddenError: the caller lacks a privilege, or a location is outside the allowed locations of the catalog.
+            NotFoundError: the caller may not see what an argument names.
+            NotAuthorizedError: the principal is not active.
         """
         from polaris_spark.jobs.permission import require_needs  # slow to import, so only if a procedure runs
 

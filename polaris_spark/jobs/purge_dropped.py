@@ -118,7 +118,7 @@ def _purge(
     found = find_purgeable(means.engine, search, heads, purged_tables)
     yield from broken_ones(found.broken)
     left: set[str] = set()
-    """Tables of which a file was not deleted. Later phases keep the manifests and manifest lists of these tables."""
+    """Tables with a file that was not deleted. Later phases keep the manifests and manifest lists of these tables."""
     for phase in found.phases:
         if dry_run:
             yield from (FileOutcome(*orphan, outcome=WOULD_DELETE) for orphan in phase)

@@ -1,9 +1,9 @@
-"""A worker: runs the tasks and schedules of all catalogs of a realm that are due.
+"""A worker: runs the due tasks and schedules of all catalogs of a realm.
 
-Any number of workers of any number of processes work on one realm. A worker claims a task by a commit to the queue of a
-catalog, and then holds a lease, which it renews while the procedure runs. If a worker dies, another one takes the task
-over after the end of the lease. So a task runs at least once, and a procedure may run again although an earlier run of
-it has done its work.
+Any number of workers, in any number of processes, can serve one realm. A worker claims a task by a commit to the queue
+of a catalog, and then holds a lease, which it renews while the procedure runs. If a worker dies, another one takes over
+the task when the lease has expired. So a task runs at least once, and a procedure may run again although an earlier run
+of it has done its work.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class _Add(_Upkeep):
         new = {commit.number: commit for commit in self._commits}
         first = min(new)
         replaced = self._open_parts(state, first)
-        there = [commit for part in replaced for commit in state.get(part.id, LogPart).commits()]
+        there = [commit for part in replaced for commit in state.get(part.id, LogPart).commits(part.id)]
         before = [commit for commit in there if commit.number < first]
         after = {commit.number: commit for commit in there if commit.number >= first}
         is_same = all(number not in new or new[number].id == commit.id for number, commit in after.items())
@@ -159,14 +159,15 @@ def archive_sealed(
 def remove_old_logs(
     references: References, log_ms: Callable[[str], int], operation: Operation, *, now_ms: int
 ) -> None:
-    """Remove the oldest parts of each line of a realm's archive, if all their commits are older than the log is kept.
+    """Remove expired parts of a realm's archive, the oldest parts of each line first.
 
-    A part is kept if an older part of its line is, so that the log of no line gets a gap.
+    A part has expired if all its commits are older than the retention of the log. The first part of a line that has not
+    expired keeps all later parts of the line, so that no log gets a gap.
 
     Args:
-        log_ms: returns the minimum time for which the log of a reference is kept, in milliseconds, given its name.
-        operation: names the principal.
-        now_ms: the present time, in milliseconds since 1970.
+        log_ms: returns the retention of a reference's log, in milliseconds, given the reference's name.
+        operation: supplies the principal that is recorded.
+        now_ms: current time, in milliseconds since 1970.
     """
     found = references.lookup(ARCHIVE)
     if found is None or found.registration.state != "live":

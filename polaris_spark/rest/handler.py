@@ -247,7 +247,7 @@ class Unmodified:
         query: Mapping[str, str] | None,
         headers: Mapping[str, str],
     ) -> Response:
-        """Answer one GET request without a body. The result is the same as that of the function `handle`."""
+        """Answer one GET request without a body. The result is the same as from the function `handle`."""
         try:
             key = (path, *(query or {}).items(), None, *headers.items())
             known, stamp = self._known.get(key, _UNKNOWN)

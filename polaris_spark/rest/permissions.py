@@ -215,7 +215,7 @@ class Permissions:
 
         Raises:
             ForbiddenError: the principal sees the name, but lacks the privilege.
-            NotFoundError: the principal does not see the name. The answer is that for a missing name.
+            NotFoundError: the principal does not see the name. The answer is the same as for a missing name.
         """
         place = self.place(named)
         if not self.may(privilege, place):
@@ -232,14 +232,18 @@ class Permissions:
             note_needs(self.catalog.branch, self.needed)
 
     def refusal(self, privilege: str, named: Named, place: Place) -> PolarisError:
-        """Return the error for something that the principal may not do."""
+        """Return the error for a principal that lacks a privilege: "forbidden", or "does not exist" if the principal
+        may not see the entity."""
         if not named.namespace or self.sees(named, place):
             return forbidden(self.subject, privilege, named.described)
         return named.missing()
 
     def require_base(self, privilege: str, chain: Sequence[bytes], described: str) -> None:
-        """Refuse what a principal may not do with a branch, the catalog or the realm.
+        """Require a privilege on a branch, the catalog or the realm.
 
+        Args:
+            chain: keys of the securable and of those that contain it.
+            described: description of the securable, for the error message.
         Raises:
             ForbiddenError: the principal lacks the privilege.
         """
@@ -299,7 +303,7 @@ def knows_all_catalogs(subject: Subject) -> bool:
 
 
 def forbidden(subject: Subject, privilege: str, described: str) -> ForbiddenError:
-    """Return the error for a missing privilege on something that the principal may see."""
+    """Return the error for a privilege that the principal lacks on something it may see."""
     if subject.delegated is not None:
         return ForbiddenError(
             f"principal {subject.name!r} needs the privilege {privilege} on {described}; the authorizer "
@@ -368,7 +372,7 @@ def require_through(permissions: Permissions, privilege: str, named: Named, text
         BadRequestError: `text` is not a chain of views.
         ForbiddenError: the chain does not allow the request. The message says why, but not whether the table or view
             exists.
-        NotFoundError: the principal may not load the outermost view. The answer is that without a chain.
+        NotFoundError: the principal may not load the outermost view. The answer is the same as without a chain.
     """
     place = permissions.place(named)
     if permissions.may(privilege, place):
@@ -521,7 +525,7 @@ def _named(on: On, asked: Asked) -> Iterator[Named]:
     elif on is On.DESTINATION:
         yield Named(tuple(asked.body.destination.namespace))
     else:
-        raise AssertionError(f"{on} is not checked here")
+        raise AssertionError(f"_named has no case for {on}")
 
 
 def _of_identifier(identifier: Any, kind: bytes) -> Named:

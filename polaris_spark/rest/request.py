@@ -155,8 +155,8 @@ class PendingResponse(Response):
         return made
 
     def has_changed(self) -> bool:
-        """Read the head, and return whether the request should be repeated. If the head cannot be read, the result is
-        True, because the repeated request reports the error."""
+        """Read the head, and return whether the request should be repeated. Return True if the head cannot be read: the
+        repeated request then reports the error."""
         try:
             return self._has_changed()
         except Exception:

@@ -24,10 +24,10 @@ EXTENSION = "polaris-spark/v1"
 """First two parts of the paths of the extension, which are the routes that this product adds to the protocol."""
 
 MANAGEMENT = "api/management/v1"
-"""First parts of the paths of the management API, which are those of Apache Polaris. They have no prefix."""
+"""First part of the paths of the management API, as in Apache Polaris. They have no prefix."""
 
 POLARIS = "polaris/v1"
-"""First parts of the paths of the policies, which are those of Apache Polaris' catalog API."""
+"""First part of the paths of the policies, as in Apache Polaris' catalog API."""
 
 Answer = Callable[[Catalog, Request], Response]
 

@@ -46,7 +46,7 @@ A = TypeVar("A", bound=Resource)
 
 
 def _names_state(path: str, headers: Mapping[str, str]) -> bool:
-    """Whether a request may mean another state than that of the session (`rest.handler`)."""
+    """Whether a request may refer to another state of the catalog than the session's (see `rest.handler`)."""
     # `handle` refuses values that are not text.
     return (
         STATE in str(path) or "%40" in str(path) or any(str(name).lower() == STATE_HEADER for name in headers)
@@ -188,8 +188,8 @@ class Session:
         such as a restricted catalog. The new session shares the store of this session.
 
         Args:
-            roles: names of the principal roles that the new session uses; None for those of this session if the
-                principal is the same, else for all.
+            roles: names of the principal roles that the new session uses. None: the roles of this session if the
+                principal is the same, otherwise all roles of the principal.
             is_verified: whether the principal has logged in; None if it has in this session and stays the same.
         The returned session is closed when this session is closed, and only then.
         """

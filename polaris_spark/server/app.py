@@ -347,7 +347,7 @@ def refusal(error: Exception) -> Response:
 
 
 _UNREAD = (RequestTimeoutError.status, RequestTooLargeError.status)
-"""Statuses after which the rest of the body is not read."""
+"""Response statuses after which the rest of the request's body is left unread."""
 
 
 def _route(router: Router, request: Request) -> Match | RequestError:

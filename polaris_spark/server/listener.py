@@ -47,8 +47,8 @@ class ConnectionBounds(NamedTuple):
     per address, as is needed behind a proxy."""
 
     def within_descriptors(self, threads: int) -> ConnectionBounds:
-        """Return these bounds, or lower bounds if the operating system does not let the process open enough files.
-        First raise the process's soft limit on open files, if needed and possible.
+        """Return these bounds, reduced if the operating system does not let the process open enough files. First raise
+        the process's soft limit on open files, if needed and possible.
 
         Args:
             threads: number of the server's threads, for which file descriptors are reserved.

@@ -16,7 +16,8 @@ from typing import Any, Final, Generic, TypeVar
 from polaris_spark.errors import TryAgainError
 
 KEYS: Final = 10_000
-"""Maximum number of addresses or client ids whose failures are remembered, and of verified secrets and tokens."""
+"""Maximum number of addresses or client ids whose failures are remembered. The same maximum applies to verified secrets
+and tokens."""
 
 V = TypeVar("V")
 

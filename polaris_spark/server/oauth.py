@@ -117,7 +117,7 @@ class TokenEndpoint:
         self._clock: Clock = SystemClock() if references is None else references.clock
 
     async def answer(self, request: Request, claim: Claim) -> Response:
-        """Answer a request for a token. Refusals have the form of OAuth's errors."""
+        """Answer a request for a token. Refusals are OAuth error responses."""
         try:
             form = await _form(request, claim)
             grant = form.get("grant_type", "")

@@ -134,7 +134,9 @@ class OidcAuthenticator:
         claims = verified_claims(token, key, said.algorithm)
         expires = check_times(claims, self._now(), self.settings.clock_skew)
         if claims.get("iss") != self.issuer:
-            raise NotAuthorizedError("another issuer issued the token")
+            raise NotAuthorizedError(
+                f"the token was issued by {str(claims.get('iss'))[:200]!r}, not by {self.issuer!r}"
+            )
         if not has_audience(claims, self._audience):
             raise NotAuthorizedError(
                 "the token is for another audience: its claim 'aud' does not name this server"

@@ -91,7 +91,8 @@ class Logins:
         self._threads = VerifyingThreads()
         self._memory = LoginMemory(failures_per_address)
         self._memory_of_missing = LoginMemory(failures_per_address)
-        """For names of realms that are not served, of which a client can invent any number."""
+        """Failed logins to realms that are not served. One memory serves all such names, because a client can invent
+        any number of them."""
 
     def realm(self, catalogs: ServedCatalogs) -> ServedRealm:
         """Return an open realm with its authentication."""

@@ -1,5 +1,5 @@
-"""Requests that wait for a commit (long polling). They occupy no thread: for all requests that wait for the next commit
-of a branch, one task reads the head from time to time."""
+"""Requests that wait for a commit (long polling). They occupy no thread: one task polls the head of a branch for all
+requests that wait for its next commit."""
 
 from __future__ import annotations
 

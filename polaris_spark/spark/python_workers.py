@@ -54,9 +54,10 @@ def _exempt_modules() -> None:
 
 
 def _keep_file_lists() -> None:
-    """Make this process keep the file lists of Spark's archives and of jars when it invalidates its import caches.
+    """When Python's import caches are invalidated, keep the cached file lists of Spark's zip archives and of jars.
 
-    This includes the lists of packages that are imported later. In Python 3.12 and later, do nothing.
+    This also holds for packages that are imported after this call. Python 3.12 and later do not need this, so there the
+    function does nothing.
     """
     if sys.version_info >= (3, 12) or getattr(zipimporter.invalidate_caches, "keeps_archives", False):
         return

@@ -60,7 +60,10 @@ class ReadStore:
         """
         record = Realms(self.backend, SystemClock()).active(name)
         if self.scope is not None and self.scope.realm != record.instance:
-            raise NotFoundError(f"there is no realm {name!r} here")
+            raise NotFoundError(
+                f"realm {name!r} is not accessible: this session can read only its own realm; leave out the option "
+                "realm"
+            )
         return RealmReader(record, self.objects(record.instance), self.scope)
 
     def realms(self) -> list[RealmRecord]:

@@ -221,10 +221,10 @@ def _options(builder: SparkSession.Builder) -> dict[str, Any]:
 def use_this_python_in_local_workers(builder: SparkSession.Builder) -> None:
     """Make Spark's Python workers use this interpreter if the master is local.
 
-    By default, Spark uses the interpreter in `PYSPARK_PYTHON`, or the first ``python3`` on the PATH. If a virtual
-    environment is not activated, the latter cannot import this package. If the interpreter in `PYSPARK_PYTHON` can
-    import this package, it is kept. Nothing changes on a cluster (its paths differ), under spark-submit (its JVM is
-    already running), or if `spark.pyspark.python` is set.
+    By default, Spark uses the interpreter in `PYSPARK_PYTHON`, or else the first ``python3`` on the PATH. That
+    ``python3`` cannot import this package if the package is in a virtual environment that is not activated. If the
+    interpreter in `PYSPARK_PYTHON` can import this package, it is kept. Nothing changes on a cluster (its paths
+    differ), under spark-submit (its JVM is already running), or if `spark.pyspark.python` is set.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return

@@ -28,10 +28,11 @@ class StorageAccess:
         self._guard = threading.Lock()
 
     def place_of(self, prefixes: Sequence[Prefix], chosen: str | None) -> tuple[Storage, str | None]:
-        """Return the storage of prefixes, and the role to assume for them; None if the storage has no roles.
+        """Return the settings that apply to the prefixes, and the role to assume for access to them. The role is None
+        if these settings name no role; `chosen` is then ignored.
 
         Args:
-            chosen: role that the catalog chooses; None for that of the settings.
+            chosen: the role that the catalog's properties name; None to use the role in the settings.
         Raises:
             UnsupportedOperationError: there are no settings for these prefixes, or they do not allow the role that the
                 catalog chooses.
@@ -89,5 +90,8 @@ class StorageAccess:
                 self._own[storage] = own_session(storage)
             found = self._own[storage].get_credentials()
         if found is None:
-            raise UnsupportedOperationError("the server has no credentials for this storage")
+            raise UnsupportedOperationError(
+                f"the server has no credentials for the storage of {prefixes[0].location}; set access-key-id and "
+                "secret-access-key in its settings, or provide credentials in the server's environment"
+            )
         return found.get_frozen_credentials()

@@ -65,7 +65,7 @@ def prefix_of(location: str) -> Prefix:
     key = key.rstrip("/")
     if not _BUCKET.fullmatch(bucket):
         raise UnsupportedOperationError(
-            f"no credentials are handed out for {location!r}: {bucket!r} is not a name of a bucket"
+            f"no credentials are handed out for {location!r}: {bucket!r} is not a valid bucket name"
         )
     if not key or not is_plain(key) or any(one in key for one in "?#"):
         raise UnsupportedOperationError(
@@ -91,8 +91,8 @@ def prefixes_of(
     owned, _ = owned_names(location, properties, unconfirmed)
     if not owned:
         raise UnsupportedOperationError(
-            "no credentials are handed out for a table that owns no location; the procedure adopt confirms the "
-            "locations of an imported table"
+            f"no credentials are handed out for the table at {location!r}: it was imported, and its locations have not "
+            "been confirmed as its own; confirm them with the procedure adopt"
         )
     places = {segments(one): one for one in reversed(owned)}
     outermost = [text for place, text in places.items() if not is_below_any(place, places.keys() - {place})]

@@ -31,7 +31,7 @@ class Storage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="k
     region: str
     """Region of the buckets."""
     endpoint: str | None = None
-    """URL of the S3 service; None for that of AWS."""
+    """URL of the S3 service; None for AWS."""
     path_style_access: bool = False
     """Whether the bucket is the first part of the path of a request, instead of a part of the host name."""
     role_arn: str | None = None
@@ -41,7 +41,7 @@ class Storage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="k
     external_id: str | None = None
     """External id with which the role is assumed."""
     sts_endpoint: str | None = None
-    """URL of the service that issues temporary credentials (STS); None for that of AWS in the region."""
+    """URL of the service that issues temporary credentials (STS); None for the endpoint of AWS in the region."""
     duration: str = "1 h"
     """Time for which temporary credentials are valid."""
     remote_signing: bool = False
@@ -81,7 +81,7 @@ class Storage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="k
             InputError: a setting cannot be used.
         """
         if not self.locations:
-            raise InputError("it has no locations")
+            raise InputError("it has no locations; give at least one, such as s3://bucket/path")
         for location in self.locations:
             try:
                 root = segments(location)[0]
@@ -90,11 +90,13 @@ class Storage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="k
             if not root.startswith("s3://"):
                 raise InputError(f"the location {location!r} is not on S3 (s3://bucket/path)")
         if not _REGION.fullmatch(self.region):
-            raise InputError(f"the region is {self.region!r}; write a region such as eu-central-1")
+            raise InputError(f"the region {self.region!r} is not valid; use one such as eu-central-1")
         if self.role_arn is None and not self.remote_signing:
-            raise InputError("it has neither a role-arn nor remote-signing, so there is nothing to hand out")
+            raise InputError(
+                "it has neither a role-arn nor remote-signing, so there is nothing to hand out; set one of them"
+            )
         if self.role_arn is None and self.catalog_role_arns:
-            raise InputError("it has catalog-role-arns without a role-arn")
+            raise InputError("it has catalog-role-arns without a role-arn; set role-arn, too")
         for role in (self.role_arn, *self.catalog_role_arns):
             if role is not None:
                 role_arn("a role", role)
@@ -121,9 +123,11 @@ class Storage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="k
                     f"{name} must be env:NAME, the name of an environment variable, not the key itself"
                 )
         if (self.access_key_id is None) != (self.secret_access_key is None):
-            raise InputError("it has only one of access-key-id and secret-access-key")
+            raise InputError("it has only one of access-key-id and secret-access-key; set both or neither")
         if self.session_token is not None and self.access_key_id is None:
-            raise InputError("it has a session-token without an access-key-id")
+            raise InputError(
+                "it has a session-token without an access-key-id; set access-key-id and secret-access-key, too"
+            )
         self.keys()
 
 
@@ -175,7 +179,7 @@ def storages_in(path: Path) -> Storages:
     try:
         found = msgspec.json.decode(path.read_bytes(), type=_File).storages
     except (msgspec.MsgspecError, UnicodeDecodeError, OSError) as error:
-        raise InputError(f"the file {path} of --storages cannot be read: {error}") from None
+        raise InputError(f"the file {path} given by --storages cannot be read: {error}") from None
     seen: set[tuple[str, ...]] = set()
     for one in found:
         try:
@@ -183,7 +187,7 @@ def storages_in(path: Path) -> Storages:
             for location in one.locations:
                 place = segments(location)
                 if place in seen:
-                    raise InputError(f"the location {location!r} is given twice")
+                    raise InputError(f"the location {location!r} is given twice; give it only once")
                 seen.add(place)
         except InputError as error:
             raise InputError(f"a storage in {path} cannot be used: {error}") from None

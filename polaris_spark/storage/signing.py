@@ -92,7 +92,7 @@ def checked(request: SignRequest, storage: Storage, prefixes: Sequence[Prefix]) 
     """
     if request.region != storage.region:
         raise BadRequestError(
-            f"the region of the request is {request.region[:40]!r}, but that of the table is {storage.region!r}"
+            f"the request is for the region {request.region[:40]!r}, but the table is in {storage.region!r}"
         )
     headers = _checked_headers(request)
     if not _PRINTABLE.fullmatch(request.uri) or _NO_ESCAPE.search(request.uri) or "#" in request.uri:
@@ -134,7 +134,7 @@ def _checked_headers(request: SignRequest) -> dict[str, Sequence[str]]:
             )
         known = name in _HEADERS or name.startswith(_HEADER_PREFIXES)
         if name == "authorization" or (name.startswith("x-amz-") and not known):
-            raise ForbiddenError(f"requests with the header {name[:80]!r} are not signed")
+            raise ForbiddenError(f"requests with the header {name[:80]!r} are not signed; leave it out")
         found[name] = values
     return found
 
@@ -270,7 +270,8 @@ def signed_headers(
     body_hash = given.get(_HASH) or operation.body_hash or _UNSIGNED
     if body_hash not in _HASHES and not _SHA256.fullmatch(body_hash):
         raise BadRequestError(
-            f"the header {_HASH} is {body_hash[:80]!r}, for which this server makes no signature"
+            f"the header {_HASH} is {body_hash[:80]!r}, which this server cannot sign; send the SHA-256 of the body in "
+            f"lowercase hexadecimal, or {' or '.join(_HASHES)}"
         )
     if operation.body_hash is not None and body_hash != operation.body_hash:
         raise BadRequestError(f"the header {_HASH} is {body_hash[:80]!r}, which is not the hash of the body")

@@ -176,14 +176,18 @@ class CredentialVendor:
             log.warning("the role %s cannot be assumed: %s", role, error)
             if code in _AGAIN or status >= 500:
                 raise TryAgainError(
-                    "the service that issues credentials is not available; try again"
+                    "the service that issues storage credentials (STS) is not available; try again later, or see the "
+                    "server's log for the reason"
                 ) from error
             raise ForbiddenError(
-                "the service that issues credentials has refused; the server's log says why"
+                "the service that issues storage credentials (STS) has refused; see the server's log for the reason"
             ) from error
         except BotoCoreError as error:
             log.warning("the service that issues credentials cannot be used: %s", error)
-            raise TryAgainError("the service that issues credentials cannot be reached; try again") from error
+            raise TryAgainError(
+                "the service that issues storage credentials (STS) cannot be reached; try again later, or see the "
+                "server's log for the reason"
+            ) from error
         expires = int(given["Expiration"].timestamp() * 1_000)
         return Credentials(
             given["AccessKeyId"], given["SecretAccessKey"], given["SessionToken"], begun, expires

@@ -23,7 +23,7 @@ class Read(NamedTuple):
 
     header: Header
     data: bytes
-    """The object's bytes; only those of part 0 if `read_each` was called with `whole=False`."""
+    """The object's bytes; only the bytes of part 0 if `read_each` was called with `whole=False`."""
 
 
 class Unreadable(NamedTuple):

@@ -251,7 +251,7 @@ class ObjectStore:
             whole[id] = b"".join(joined)
 
     def _note_revision(self, found: Decoded) -> None:
-        """If an object that was read has a newer revision than writers may use, the realm has been upgraded: allow that
+        """An object with a newer revision than writers may use shows that the realm was upgraded. Allow writers that
         revision, if this release supports it."""
         name, revision = found.header.type, found.header.revision
         if revision <= self._revisions.get(name, revision) or found.value is None:

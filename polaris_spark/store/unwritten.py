@@ -30,7 +30,8 @@ class UnwrittenObjects(ObjectStore):
         )
         self._own: dict[int, msgspec.Struct] = {}
         self._described: dict[int, Decoded] = {}
-        """Own objects with their headers, which are made only if they are needed."""
+        """The objects of `_own` that `read` has returned, with their headers, by id. A header is built when it is first
+        needed."""
         self._written: set[int] = set()
 
     def keep(self, objects: Iterable[tuple[int, msgspec.Struct]]) -> None:

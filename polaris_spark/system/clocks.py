@@ -311,7 +311,7 @@ def _refuse_behind(now: int, last: ClockRecord) -> None:
 
 
 def _span(ms: int) -> str:
-    """Return a time difference as text, such as `90 s after` or `400 days before`."""
+    """Return a time difference as text, such as `90 s ahead of` or `400 days behind`."""
     size = abs(ms)
     text = f"{size // 1_000:,} s" if size < 2 * 86_400_000 else f"{size // 86_400_000:,} days"
-    return f"{text} {'after' if ms > 0 else 'before'}"
+    return f"{text} {'ahead of' if ms > 0 else 'behind'}"

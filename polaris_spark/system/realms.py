@@ -246,8 +246,7 @@ class Realms:
         while True:
             found = self._read(name)
             if found is None or (instance is not None and found.value.instance != instance):
-                which = f" of instance {instance}" if instance else ""
-                raise RealmStateError(f"there is no realm {name!r}{which}")
+                raise _missing(name, instance)
             record = found.value
             if record.state is state:
                 return record
@@ -279,7 +278,7 @@ class Realms:
         if record.state is RealmState.LOADING:
             raise RealmStateError(
                 f"realm {name!r} is LOADING: a migration or an import is writing rows to it; finish or "
-                "abort the migration, or import the file again, which continues"
+                "abort the migration, or import the same file again to resume the import"
             )
         if record.state in (RealmState.CREATED, RealmState.INITIALIZING):
             raise RealmStateError(
@@ -341,7 +340,7 @@ class Realms:
         while True:
             found = self._read(name)
             if found is None or found.value.instance != instance:
-                raise RealmStateError(f"there is no realm {name!r} of instance {instance}")
+                raise _missing(name, instance)
             record = msgspec.structs.replace(found.value, properties=dict(change(found.value)))
             if record == found.value or self._replace(found, record):
                 return record
@@ -512,3 +511,11 @@ def _not_serving(record: RealmRecord) -> RealmStateError:
     if record.state is RealmState.INACTIVE and moved:
         return RealmMovedError(f"realm {record.name!r} was moved to {moved}: open it there")
     return RealmStateError(f"realm {record.name!r} is {record.state.value}; only an ACTIVE realm can be used")
+
+
+def _missing(name: str, instance: str | None) -> RealmStateError:
+    if instance is None:
+        return RealmStateError(f"there is no realm {name!r}")
+    return RealmStateError(
+        f"there is no realm {name!r} with the instance id {instance}; it may have been purged and created again"
+    )

@@ -105,7 +105,7 @@ class Registration(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
     """Minimum time for which the history of the branch is kept, in milliseconds, if it is longer than that of the
     catalog."""
     keep_commits: int = 0
-    """Minimum number of commits before the newest one that are kept, however old they are."""
+    """Minimum number of commits that are kept before the newest one, whatever their age."""
     with_catalog: bool = False
     """Whether the reference was dropped with its catalog. It is then restored with the catalog."""
     renaming: str = ""

@@ -118,7 +118,7 @@ class References(ReferenceRows):
 
     def writing(self, files: FileWriter) -> References:
         """Return another `References` of this realm. It writes metadata files with `files`, and does not batch its
-        commits with those of this object."""
+        commits with the commits of this object."""
         return References(
             self.store,
             ids=self.ids,

@@ -33,8 +33,8 @@ ENDED = "end-reference"
 
 
 FirstChange = Callable[[int, Head], Change[Any, None]]
-"""A function that returns the change with which a reference begins, given the id of its beginning (a new object id) and
-the commit from which it begins."""
+"""A function that returns the first change of a new reference. Its arguments are the id of the reference's beginning (a
+new object id), and the head from which the reference begins."""
 
 
 class OpenReferences(Protocol):

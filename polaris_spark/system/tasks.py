@@ -183,7 +183,7 @@ class HeldTask:
 
     @property
     def record(self) -> TaskRecord:
-        """The record of this run: as last written, except that its progress may be newer."""
+        """The record of this run as last written, but possibly with newer progress."""
         return self._record
 
     def check(self) -> None:

@@ -107,7 +107,7 @@ class Network:
             self._unseen.difference_update([(realm, ObjectKey(row.id, row.part)) for row in rows])
 
     def unseen(self, realm: str, keys: Collection[ObjectKey]) -> list[ObjectKey]:
-        """Return those of `keys` whose write was not acknowledged, so that a reader may miss the objects."""
+        """Return the keys whose write was not acknowledged. A reader may miss these objects."""
         return [key for key in keys if (realm, key) in self._unseen]
 
 

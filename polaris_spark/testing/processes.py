@@ -56,8 +56,8 @@ def in_threads(n: int, work: Callable[[int], T]) -> list[T]:
 
 
 def started(work: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
-    """Run `work` in a new thread. Return the thread, and a list that contains the result or the `PolarisError` after
-    the thread has ended."""
+    """Run `work` in a new thread. Return the thread and a list. When the thread ends, the list contains the result, or
+    the `PolarisError` that was raised."""
     outcome: list[object] = []
 
     def run() -> None:

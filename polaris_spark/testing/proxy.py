@@ -56,7 +56,7 @@ class Faults(NamedTuple):
     delay_s: float = 0.05
     """Maximum duration of a delay, in seconds."""
     directions: tuple[Direction, ...] = get_args(Direction)
-    """Directions in which faults are injected: `requests` (client to server), `answers` (server to client), or both."""
+    """Where faults are injected: `requests` (client to server), `answers` (server to client), or both."""
     until: int | None = None
     """Maximum total number of faults since the proxy started (`happened.total()`); None for no limit."""
 

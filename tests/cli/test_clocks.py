@@ -176,7 +176,7 @@ def test_a_process_whose_clock_is_behind_is_refused(store: str, start: Start) ->
     assert start(0).commit()[0] == 200
     status, told = start(-YEAR).commit()
     assert status == 503
-    assert "364 days before the time that" in told
+    assert "364 days behind the time that" in told
 
 
 # Jobs
@@ -201,7 +201,7 @@ def test_a_job_with_a_clock_far_ahead_deletes_nothing_and_says_why(
     for _ in range(2):
         refused = run("maintain", job[0], store, "--no-spark", *job[1:])
         assert refused.code == 2
-        assert "days after the newest time that this store trusts" in refused.err
+        assert "days ahead of the newest time that this store trusts" in refused.err
         assert "--clock-is-right" in refused.err
     assert run("info", store, "--json").json["realms"] == before["realms"]
 

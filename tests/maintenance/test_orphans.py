@@ -78,7 +78,7 @@ def test_users_say_which_schemes_and_authorities_are_the_same() -> None:
 @pytest.mark.parametrize("option", ["equal_schemes", "equal_authorities"])
 def test_a_null_value_in_a_map_of_equivalents_is_refused(option: str) -> None:
     given: Any = {"a, b": None}
-    with pytest.raises(InputError, match=f"{option} has a null value for the key 'a, b'"):
+    with pytest.raises(InputError, match=f"{option}: the value for 'a, b' is null"):
         comparison(*((given, None) if option == "equal_schemes" else (None, given)))
 
 

@@ -291,7 +291,7 @@ def test_a_clock_that_is_hours_behind_is_refused(place: Place) -> None:
     place.sweep()
     behind, _ = place.process(ManualClock(place.clock.now_ms() - 4 * HOUR))
     before = place.rows()
-    with pytest.raises(ClockError, match=r"before the time that .* noted in this store"):
+    with pytest.raises(ClockError, match=r"behind the time that .* noted in this store"):
         place.sweep(behind)
     assert place.rows() == before
 

@@ -201,7 +201,7 @@ def test_a_replaced_view_with_time_travel_has_no_current_refresh(catalog: Client
 
 def test_an_ordinary_view_is_not_replaced(catalog: Client) -> None:
     catalog.ok("POST", f"{path('db')}/views", view_request("v"))
-    with pytest.raises(Exception, match="it is not materialized"):
+    with pytest.raises(Exception, match="it is not a materialized view"):
         create(catalog, replace=True)
 
 

@@ -523,7 +523,7 @@ def storage(**more: Any) -> dict[str, Any]:
         ([storage(locations=["gs://b/x"])], "is not on S3"),
         ([storage(locations=["wh"])], "not an absolute"),
         ([storage(), storage()], "is given twice"),
-        ([storage(region="x y")], "the region is"),
+        ([storage(region="x y")], "is not valid; use one such as eu-central-1"),
         ([storage(**{"remote-signing": False})], "nothing to hand out"),
         ([storage(**{"catalog-role-arns": [ROLE]})], "without a role-arn"),
         ([storage(**{"role-arn": "role"})], "must be the ARN of a role"),

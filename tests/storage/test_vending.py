@@ -102,7 +102,7 @@ def test_locations_that_a_table_does_not_own_are_left_out() -> None:
     paths = {"write.data.path": "s3://lake/other/table"}
     [only] = prefixes_of("s3://lake/wh/t", paths, ["s3://lake/other/table"])
     assert only.key == "wh/t"
-    with pytest.raises(UnsupportedOperationError, match="owns no location"):
+    with pytest.raises(UnsupportedOperationError, match="locations have not been confirmed"):
         prefixes_of("s3://lake/wh/t", {}, ["s3://lake/wh/t"])
 
 
@@ -113,11 +113,11 @@ def test_locations_that_a_table_does_not_own_are_left_out() -> None:
         ("/tmp/t", "not for those with the scheme 'file'"),
         ("gs://b/t", "'gs'"),
         ("abfss://c@a.dfs.core.windows.net/t", "'abfss'"),
-        ("s3://b", "not a name of a bucket"),
+        ("s3://b", "not a valid bucket name"),
         ("s3://bucket", "empty"),
         ("s3://bucket/", "empty"),
-        ("s3://key:secret@bucket/t", "not a name of a bucket"),
-        ("s3://Bucket/t", "not a name of a bucket"),
+        ("s3://key:secret@bucket/t", "not a valid bucket name"),
+        ("s3://Bucket/t", "not a valid bucket name"),
         ("s3://bucket/a//t", "empty parts"),
         ("s3://bucket//t", "empty parts"),
         ("s3://bucket/a/../t", r"'\.\.'"),

@@ -66,7 +66,7 @@ def test_a_clock_far_from_the_databases_may_not_lease_and_leaves_nothing(
         NodeLeases(backend, wrong).acquire(0)
     told = str(raised.value)
     assert "the database's clock (2025-06-09T00:00:00.000Z)" in told
-    assert ("after" if off > 0 else "before") in told
+    assert ("ahead of" if off > 0 else "behind") in told
     assert "correct this machine's clock" in told
     assert backend._tables.references.get(SYSTEM_REALM, {}) == {}
 
@@ -138,7 +138,7 @@ def test_a_clock_behind_times_noted_without_a_gap_is_refused(
         store_clock(backend, clock).note()
     for behind in (BEHIND_MS + 1, 3 * FAR_MS, LEASE_MS, 100 * FAR_MS, YEAR):
         with pytest.raises(
-            ClockError, match=r"before the time that process\d+ noted in this store.*--repair"
+            ClockError, match=r"behind the time that process\d+ noted in this store.*--repair"
         ):
             store_clock(backend, clock, -behind).note()
 

@@ -226,7 +226,7 @@ def test_a_name_that_is_free_again_gets_a_new_instance(realms: Realms, ids: IdGe
     assert realms.all() == []
     second = realms.create("one", ids, nothing, revisions={})
     assert second.instance != first.instance
-    with pytest.raises(RealmStateError, match=f"of instance {first.instance}"):
+    with pytest.raises(RealmStateError, match=f"with the instance id {first.instance}"):
         realms.move("one", S.INACTIVE, instance=first.instance)
 
 

@@ -247,7 +247,7 @@ def test_a_fork_s_commits_are_not_taken_for_newer_ones_of_its_source() -> None:
 def test_only_commits_of_the_reference_can_be_asked_for(history: History) -> None:
     backend = history.copy()
     root = head_of(backend, ROOT).commit
-    with pytest.raises(InputError, match="neither precedes nor follows"):
+    with pytest.raises(InputError, match="neither before nor after its head"):
         recover(backend, history.clock, MAIN, root)
     with pytest.raises(InputError, match="there is no commit with the id"):
         recover(backend, history.clock, MAIN, 5)

@@ -65,7 +65,7 @@ class Calls:
         if not self._opening.acquire(timeout=self._settings.timeout / 1_000):
             raise TryAgainError(
                 f"gave up after waiting {self._settings.timeout} ms for another thread to connect to "
-                f"{self._settings.where}; nothing was changed"
+                f"{self._settings.where}; nothing was changed; try again"
             )
         try:
             if self._channels:

@@ -83,7 +83,7 @@ def may_have_been_done(error: Exception) -> bool:
 def explained(
     error: Exception, where: str, doing: str, *, writes: bool, doubtful: bool = False
 ) -> PolarisError:
-    """Return the error of this package for a failure of Bigtable or its library.
+    """Translate a failure of Bigtable or its client library into one of this package's errors.
 
     Args:
         where: the store, for the message.

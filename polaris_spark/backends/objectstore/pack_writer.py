@@ -176,8 +176,9 @@ class PackedRows:
         raise self._given_up(key, seen)
 
     def _replace(self, seen: _Seen, realm: str, key: str, new: Content, old: _Stored | None) -> bool:
-        """Replace a pack by its remaining content `new`. If the pack is then open and empty, and the storage has
-        conditional deletes, delete the pack instead. Return whether this certainly succeeded."""
+        """Replace a pack's content with `new`, which is what remains of it. If nothing remains, the pack is open, and
+        the storage has conditional deletes, delete the pack instead. Return whether this is certain to have
+        succeeded."""
         if old is None or new.rows or new.next or not self._requests.conditional_deletes:
             return self._put(seen, realm, key, new, old)
         seen.stored = None

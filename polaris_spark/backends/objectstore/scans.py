@@ -56,7 +56,7 @@ def _divided(requests: Requests, prefix: str, n: int) -> list[str]:
 
 
 def _chunks(requests: Requests, prefixes: Sequence[Any]) -> Iterator[list[str]]:
-    """Yield the keys below prefixes in lists. The objects of each list are read for one record batch."""
+    """List the keys below the prefixes, and yield them in chunks. The objects of one chunk become one record batch."""
     listed = (each for prefix in prefixes for page in requests.pages(prefix) for each in page)
     for chunk in batches(listed, lambda each: each[1]):
         yield [key for key, _ in chunk]

@@ -60,7 +60,7 @@ def realm_of(key: bytes) -> tuple[str, bytes]:
 
 
 def place_of(key: bytes) -> tuple[int, int]:
-    """Return id and part from an object's key."""
+    """Return the id and the part that are encoded in an object's key."""
     id, part = _PLACE.unpack(key[-_PLACE.size :])
     return id, part
 

@@ -141,7 +141,7 @@ class Connection(sqlite3.Connection):
         return len(found) == len(names) or self.execute("PRAGMA journal_mode").fetchone()[0] != "wal"
 
     def close(self) -> None:
-        """Close the connection, and record that it no longer has its files open."""
+        """Close the connection, and record that its files are closed."""
         super().close()
         found, self._open = self._open, ()
         open_files.release(*(file for _, file in found))

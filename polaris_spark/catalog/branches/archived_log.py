@@ -82,16 +82,18 @@ class LogPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """Return a part with the given commits."""
         return cls(zlib.compress(_encode(commits)))
 
-    def commits(self) -> tuple[ArchivedCommit, ...]:
+    def commits(self, id: int) -> tuple[ArchivedCommit, ...]:
         """Return the commits of this part, ascending by number.
 
+        Args:
+            id: object id of the part, for the error message.
         Raises:
             CorruptionError: the part cannot be decoded.
         """
         try:
             return _decode(zlib.decompress(self.compressed))
         except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise CorruptionError(f"a part of the archived log cannot be decoded: {error}") from error
+            raise CorruptionError(f"part {id} of the archived log cannot be decoded: {error}") from error
 
 
 class PartRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -166,7 +168,7 @@ def line_bounds(line: bytes) -> tuple[bytes, bytes]:
 
 
 def parts_in(found: Iterable[tuple[bytes, Entry]]) -> list[Part]:
-    """Return the parts that entries of the index `LOG`, given as (key, entry), describe."""
+    """Decode entries of the index `LOG`, given as (key, entry) pairs, and return the parts that they describe."""
     return [
         Part(key[:-9], int.from_bytes(key[-8:], "big"), entry.pointer, _decode_range(entry.value))
         for key, entry in found
@@ -212,12 +214,16 @@ class ArchivedLog(NamedTuple):
 
     @classmethod
     def below(cls, floor: int, parts: Iterable[Part], began: int = 0) -> ArchivedLog:
-        """Return the archived log of a reference with the given parts and history floor."""
+        """Return the archived log of a reference, made of the given parts that begin below the history floor.
+
+        Args:
+            began: `Line.began` of the reference.
+        """
         return cls(tuple(part for part in parts if part.first < floor), floor, began)
 
     @property
     def oldest(self) -> int:
-        """Number of the oldest commit such that its log and the log of all later commits is kept.
+        """Number of the commit from which on the log is kept without gaps.
 
         The archive can also have older commits, if the log was not archived for a time.
         """
@@ -282,7 +288,7 @@ def commits_of_part(store: ObjectStore, part: int, low: int, high: int) -> Itera
     Args:
         part: id of the part.
     """
-    for commit in reversed(store.get(part, LogPart).commits()):
+    for commit in reversed(store.get(part, LogPart).commits(part)):
         if low <= commit.number <= high:
             yield commit
 
@@ -311,7 +317,8 @@ def log_from(store: ObjectStore, head: Head, reference: str, first: int) -> Iter
         archived = Archive(ReferenceReader(store)).of(head, reference, "")
         if archived.oldest > first:
             raise HistoryTrimmedError(
-                f"the log of commits {first} to {archived.oldest - 1} of {reference!r} is no longer kept"
+                f"the log of commits {first} to {archived.oldest - 1} of {reference!r} is no longer kept; the oldest "
+                f"commit whose log is kept is {archived.oldest}"
             )
         yield from archived.oldest_first(store, first)
     yield from stored_log(store, head, max(first, floor), head.number)

@@ -90,7 +90,7 @@ def reassign_branch(
         to: the state to move to (`catalog.branches.states`): another branch, a tag, or a commit or time of this branch.
         expected: number or id of the newest commit that the branch has; empty for the present one.
     Raises:
-        BadRequestError: the state is that of an open transaction.
+        BadRequestError: the state belongs to an open transaction.
         CommitFailedError: the branch has another newest commit than `expected`, or gets one at the same time.
         NotFoundError: the branch or the state does not exist.
         ProtectedBranchError: the branch is protected.

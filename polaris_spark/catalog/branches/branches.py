@@ -49,7 +49,7 @@ def branch_of(catalog: Catalog, name: str) -> CommitReader:
     """Read and return the newest commit of a branch.
 
     Raises:
-        BadRequestError: the name is that of the state of an open transaction.
+        BadRequestError: the name belongs to the state of an open transaction.
         NotFoundError: the catalog has no branch of that name.
     """
     require_stored(catalog, name)
@@ -63,7 +63,7 @@ def require_stored(catalog: Catalog, branch: str) -> None:
     """Check that a branch is stored. The state of an open transaction is not, so stored data must not point to it.
 
     Raises:
-        BadRequestError: the name is that of the state of an open transaction.
+        BadRequestError: the name belongs to the state of an open transaction.
     """
     if catalog.references.is_private(head_name(catalog.row, branch)):
         raise BadRequestError(

@@ -120,7 +120,7 @@ def _query(check: Check) -> str:
         if ends and ends[0] == len(tokens) - 1:
             sql = sql[: tokens[ends[0]].start]
         elif ends:
-            raise BadRequestError("it has several statements")
+            raise BadRequestError("it has several statements; write one query")
         if not tokens or tokens.text(0) not in _QUERIES:
             raise BadRequestError("it must begin with SELECT, WITH or VALUES")
         return sql.strip()

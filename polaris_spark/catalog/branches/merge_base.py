@@ -67,7 +67,7 @@ class Unmerged(NamedTuple):
     own: int
     """Id of the branch that made them."""
     first: int
-    """Number of the oldest one."""
+    """Number of the oldest of these commits."""
 
 
 class Distance(NamedTuple):
@@ -268,8 +268,8 @@ def _not_contained(
 ) -> list[tuple[int, Contained]]:
     """Return the commits that no other of the given commits contains. Commits are given as (branch, commit).
 
-    A commit that another one contains is not read, because everything in it is also in the other one. So the number of
-    reads hardly depends on the number of branches that were merged before.
+    A commit that another commit contains is not read, because everything in it is also in the other commit. So the
+    number of reads hardly depends on the number of branches that were merged before.
     """
     left, found = sorted(commits, key=lambda one: one[1].number), list[tuple[int, Contained]]()
     while left:

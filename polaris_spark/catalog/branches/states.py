@@ -1,4 +1,4 @@
-"""Which state of a catalog a text means: a branch, a tag, a commit or time of a branch's history, or a branch and a
+"""Resolves a text to a state of a catalog: a branch, a tag, a commit or time of a branch's history, or a branch and a
 commit or time.
 
 | text | state |

@@ -258,8 +258,8 @@ def end_dropped(references: References, grace_of: Callable[[str], int], operatio
 
 
 def _prefix_of(registered: Registered) -> str:
-    """Return the prefix of the names of the references of a catalog, given one of them; an empty string if the
-    reference belongs to no catalog."""
+    """Return the prefix that the names of a catalog's references share, given one of these references; an empty string
+    if the reference belongs to no catalog."""
     parts = registered.name.split("/", 2)
     return f"cat/{parts[1]}/" if len(parts) == 3 and parts[0] == "cat" else ""
 

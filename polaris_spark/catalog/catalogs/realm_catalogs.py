@@ -340,7 +340,7 @@ class RealmCatalogs:
             parts = name_parts(registered.name)
             branch = registered.name if parts is None else parts.name
             raise ProtectedBranchError(
-                f"catalog {row.name!r} must not be dropped, because its branch {branch!r} is protected; call "
+                f"catalog {row.name!r} cannot be dropped, because its branch {branch!r} is protected; call "
                 "unprotect_branch first"
             )
 

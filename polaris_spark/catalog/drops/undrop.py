@@ -179,7 +179,7 @@ def _drops(view: State, catalog: Catalog) -> Iterator[tuple[int, LogEntry]]:
 
 
 def _is_materialized(view: State, entry: LogEntry) -> bool:
-    """Whether a materialized view was dropped."""
+    """Whether this log entry dropped a materialized view."""
     if decode_key(entry.key).kind != VIEW:
         return False
     value = content_of(view, entry.before, View)

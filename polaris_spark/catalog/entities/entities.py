@@ -80,8 +80,8 @@ class Context(NamedTuple):
     allowed: tuple[tuple[str, ...], ...] | None = None
     """Locations below which this process reads and writes files for clients, as path segments. None allows all."""
     trusts: Callable[[int], bool] = lambda _: True
-    """Function that returns whether a time, in milliseconds since 1970, can be trusted, which means that it is not far
-    ahead of the newest time recorded in the store. A commit drops old snapshots only if its time can be trusted."""
+    """Function that returns whether a time, in milliseconds since 1970, can be trusted. A trusted time is not far ahead
+    of the newest time recorded in the store. A commit drops old snapshots only if its time can be trusted."""
     refused_elsewhere: Callable[[tuple[str, ...]], str] = lambda _place: ""
     """Function that takes a location as path segments. If another catalog of the realm uses the location, it returns
     the reason why a table must not own it; otherwise, it returns an empty string."""

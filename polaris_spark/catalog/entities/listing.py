@@ -130,7 +130,9 @@ def _pinned(head: CommitReader, token: PageToken) -> CommitReader:
     except HistoryTrimmedError as error:
         raise BadRequestError("this page token has expired; list again from the start") from error
     except (PolarisError, ValueError) as error:
-        raise BadRequestError(f"this page token is not valid: {error}") from error
+        raise BadRequestError(
+            f"this page token cannot be used: {error}; list again from the start"
+        ) from error
 
 
 def at_commit(head: CommitReader, commit_id: int) -> CommitReader:

@@ -23,9 +23,9 @@ class SetEntityOwner(TimedChange[None]):
     ) -> None:
         """
         Args:
-            levels: levels of the name, the last of which is that of the entity.
+            levels: the entity's full name: the levels of its namespace, then its own name.
             kind: `NAMESPACE`, `TABLE` or `VIEW`.
-            owner: name of the principal.
+            owner: name of the principal that becomes the owner.
         """
         super().__init__(context, operation)
         self.levels = tuple(level for level in levels if level)

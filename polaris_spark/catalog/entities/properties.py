@@ -228,8 +228,8 @@ STRICTER: Mapping[str, Callable[[str, str], str]] = {
     LOG_RETENTION: _longer,
     GRACE: _longer,
 }
-"""Maps the name of each property that decides what is deleted to the function that returns the stricter of two
-values."""
+"""The properties that decide what is deleted. Maps the name of each property to a function that returns the stricter of
+two values."""
 
 
 class EffectiveProperties(NamedTuple):
@@ -256,7 +256,7 @@ class EffectiveProperties(NamedTuple):
     """For each of these tuples, tables and views must lie below one of its locations. One of these is the catalog's
     warehouse."""
     storage_role: str | None = None
-    """Role that the catalog chooses for credentials; None for that of the server's settings."""
+    """Role that the catalog chooses for credentials; None to use the role in the server's settings."""
 
 
 class Binding:

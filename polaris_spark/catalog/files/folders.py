@@ -30,7 +30,8 @@ _LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectory
 
 
 CHANGED = "it was changed after it was listed"
-"""Reason that is reported for a file that was not deleted because it was modified too recently."""
+"""Reason that is reported for a file that was kept because it was modified at or after `changed_before`. Callers list
+only older files, so the file was modified after it was listed."""
 
 UNKNOWN_MS = 253_402_300_799_000
 """Modification time that is given to files whose modification time is unknown, in milliseconds since 1970 (the end of

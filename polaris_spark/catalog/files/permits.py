@@ -1,11 +1,11 @@
 """Permission to delete files. Every job that deletes files passes a `Permit` to `Folders`, which deletes them.
 
-A permit lists the folders in which a job may delete, and the files of the stores that the job's process has open, which
-no job may delete. Files of other stores are protected, too; the permit recognizes them by their content or names
-(`backends.traces`). Given the location of a file, a permit returns a `Grant` or refuses. The grant of a local file
-holds the file's path, in which the permit resolved the links that it follows. The deletion opens the folders of this
-path one by one and refuses all other links (`confinement.open_folder`). So nothing is deleted if a folder is replaced
-by a link after the decision.
+A permit lists the folders in which a job may delete. It also lists the files that no job may delete: those of the
+stores that the job's process has open. Files of other stores are protected, too; the permit recognizes them by their
+content or names (`backends.traces`). Given the location of a file, a permit returns a `Grant` or refuses. The grant of
+a local file holds the file's path, in which the permit resolved the links that it follows. The deletion opens the
+folders of this path one by one and refuses all other links (`confinement.open_folder`). So nothing is deleted if a
+folder is replaced by a link after the decision.
 
 The operator chooses the warehouse, so links on the path to the warehouse are followed. Clients choose the locations of
 tables. On the path to a location outside the warehouse, no link is followed. Otherwise, anyone who can replace a

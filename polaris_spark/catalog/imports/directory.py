@@ -39,8 +39,8 @@ class MetadataVersion(NamedTuple):
 
     number: int
     changed: float
-    """Modification time, in seconds since 1970. It orders files with the same number, of which all but one are from
-    failed commits."""
+    """Modification time, in seconds since 1970. It orders files with the same number. All but one of these files come
+    from failed commits."""
     file: str
     hadoop: bool
 
@@ -111,7 +111,8 @@ class DirectoryTree:
     def _children(
         self, path: tuple[str, ...], at: str, found: Directory
     ) -> Iterator[tuple[SourceEntry | ListedNamespace | None, tuple[tuple[str, ...], str, Directory] | None]]:
-        """Yield (entry, directory to search) for each item of a directory that has one of them or both.
+        """Yield (entry, directory to search) for each item of a directory that has an entry, a directory to search, or
+        both.
 
         The entry is a table, a namespace or a problem; None if the item is only a directory to search. The directory to
         search is given as (path, location, content); it is None if there is nothing to search in the item.

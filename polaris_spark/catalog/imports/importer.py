@@ -45,8 +45,8 @@ WAVE = 4_000
 namespaces that one commit creates."""
 
 IDS_EACH = 128
-"""Number of object ids that are reserved for each of the first tables. Later tables get twice the average number of ids
-that were used."""
+"""Number of object ids that are reserved for each of the first tables. For each later table, twice the average number
+of ids that were used so far is reserved."""
 
 KINDS = {TABLE: "table", VIEW: "view"}
 

@@ -27,9 +27,9 @@ MAX_BLOCK_RECORDS: Final = 1_000_000
 """Maximum number of records in a block of an Avro file."""
 
 MAX_EMPTY_TYPES: Final = 100
-"""Maximum number of records plus nulls (and other types encoded in zero bytes) in a record type, including the record
-type itself and nested records. For comparison, the schema of a manifest has three record types: an entry, its file, and
-the file's partition."""
+"""Maximum number of record types and zero-byte types (such as null) that one record type may contain. The type itself
+and nested records count, because a record adds no bytes of its own. For comparison, the schema of a manifest has three
+record types: an entry, its file, and the file's partition."""
 
 _SYNC_BYTES: Final = 16
 _MAGIC: Final = b"Obj\x01"
@@ -221,7 +221,8 @@ def _shape(schema: Any, named: dict[str, _Shape], around: Collection[str]) -> _S
     if kind == "array":
         if _shape(schema["items"], named, around).may_be_empty:
             raise ValueError(
-                "the file's Avro schema is refused: the items of an array have a type without bytes"
+                "the file's Avro schema is refused: it has an array whose items can be encoded in zero bytes (such as "
+                "null, or a record without fields)"
             )
         return _FULL
     if kind == "map":

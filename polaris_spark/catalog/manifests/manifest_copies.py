@@ -19,15 +19,14 @@ from polaris_spark.catalog.metadata.texts import Json
 from polaris_spark.errors import BadRequestError
 
 SOURCE_SNAPSHOT: Final = "source-snapshot-id"
-"""Field of a snapshot's summary: the id of the snapshot of which it is a copy (Iceberg's
-`SnapshotSummary.SOURCE_SNAPSHOT_ID_PROP`)."""
+"""Field of a snapshot's summary: the id of the original (Iceberg's `SnapshotSummary.SOURCE_SNAPSHOT_ID_PROP`)."""
 
 _SNAPSHOT_ID = 1
 """Field id of `snapshot_id` in a manifest entry (https://iceberg.apache.org/spec/#manifest-entry-fields)."""
 
 
 def copy_of_manifest(content: bytes, snapshot_id: int, sync: bytes) -> bytes:
-    """Return the content of a manifest in which all entries are those of another snapshot.
+    """Return a copy of a manifest's content in which all entries belong to another snapshot.
 
     Args:
         content: content of the manifest's file.
@@ -59,6 +58,6 @@ def copy_of_manifest(content: bytes, snapshot_id: int, sync: bytes) -> bytes:
 
 
 def source_of(snapshot: Json) -> int:
-    """Return the id of the snapshot of which a snapshot is a copy; its own id if it is not a copy."""
+    """Return the id of the original of a copied snapshot; its own id if it is not a copy."""
     source = str((snapshot.get("summary") or {}).get(SOURCE_SNAPSHOT, ""))
     return int(source) if source.isascii() and source.isdigit() else int(snapshot["snapshot-id"])

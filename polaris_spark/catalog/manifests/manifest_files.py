@@ -61,8 +61,8 @@ class ManifestFiles:
                 self._bytes -= gone.weight
 
     def content(self, location: str, confinement: Confinement | None = None) -> bytes:
-        """Return the content of a manifest list or manifest, which is not cached. The parameters and errors are those
-        of `read`."""
+        """Return the content of a manifest list or manifest, which is not cached. The parameters and errors are the
+        same as for `read`."""
         return self._files.confined(confinement).read(location, limit=MAX_FILE_BYTES)
 
     def read(self, location: str, confinement: Confinement | None = None) -> ManifestList:

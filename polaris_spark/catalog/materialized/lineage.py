@@ -43,7 +43,7 @@ LARGEST: Final = 32 * 1024
 """Maximum size of a document with columns, in bytes. A larger one is stored without columns, because metadata files
 contain it for each view version, and for each refresh whose lineage differs."""
 DIRECT: Final = frozenset({"IDENTITY", "TRANSFORMATION", "AGGREGATION"})
-"""Kinds of dependence by which a value is computed from those of the source column."""
+"""Kinds of dependence where values are computed from the values of the source column."""
 
 
 class LineageSource(NamedTuple):
@@ -153,7 +153,7 @@ def dependences(
 ) -> list[Dependence]:
     """Return the lineage of the query of a materialized view.
 
-    It is the lineage that the last refresh recorded or, if the current rows are those of an earlier query, the lineage
+    This is the lineage that the last refresh recorded. If the query was changed after that refresh, it is the lineage
     that was recorded when the current query was set. If nothing was recorded, return the sources that the query names.
 
     Args:

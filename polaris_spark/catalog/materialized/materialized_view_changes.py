@@ -116,7 +116,10 @@ class CreateMaterializedView(ViewChange):
     ) -> StoredContent[View]:
         before = state.get_for_rewrite(found.content, View)
         if not is_materialized(before):
-            raise AlreadyExistsError(f"View already exists: {self.name}; it is not materialized")
+            raise AlreadyExistsError(
+                f"View already exists: {self.name}; it is not a materialized view, so it cannot be replaced by one: "
+                "drop it first, or choose another name"
+            )
         draft = ViewDraft(before, state, now_ms=prepared.now, check_time=state.check_time)
         version = with_storage_table(self.request["view-version"], self.name)
         apply_view_updates(draft, [{"action": "add-schema", "schema": self.request["schema"]}])

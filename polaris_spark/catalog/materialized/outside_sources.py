@@ -26,8 +26,8 @@ Describe = Callable[[tuple[str, ...]], Json | None]
 """Returns what the engine knows about the table or view with a full name, catalog included:
 
 - `type`: `table`; `view`; `other` for a table of another format than Iceberg; `none` if it does not exist;
-- of a table: `uuid`, `current-schema-id`, `schemas`, `refs` (snapshot ids by name), `snapshots`, and those of its
-  `properties` that change what is read;
+- of a table: `uuid`, `current-schema-id`, `schemas`, `refs` (snapshot ids by name), `snapshots`, and those `properties`
+that change what is read;
 - of a view: `uuid`, `version-id`, `sql`, `catalog`, `namespace`, `columns`.
 
 None if the answer is not known yet.
@@ -167,7 +167,7 @@ class DeltaTable(NamedTuple):
 
 
 def delta_table(location: str) -> DeltaTable:
-    """Return the current version of a Delta table. Credentials of object stores are those of the environment.
+    """Return the current version of a Delta table. Credentials for object stores come from the environment.
 
     Args:
         location: absolute path or URI of the table's directory.

@@ -136,7 +136,7 @@ class RefreshNeeds:
         """
         self._now_ms = now_ms
         self._names = IndexRoot()
-        """Root of the index `names` in the commit of the last call of `at`."""
+        """Root of the index `names` in the commit that was passed to the last call of `at`."""
         self._by_view: dict[bytes, list[SnapshotKey]] = {}
         """The snapshots that each materialized view needs, by the view's key in the index. Views with the strategy
         `full` need nothing, but are listed, too, because their strategy may change before the caller's commit."""

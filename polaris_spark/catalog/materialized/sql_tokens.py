@@ -38,7 +38,7 @@ class Token(NamedTuple):
     start: int
     end: int
     text: str
-    """Text of the token; that of a word is in upper case."""
+    """Text of the token; in upper case if the token is a word."""
     verbatim: str
 
     @property

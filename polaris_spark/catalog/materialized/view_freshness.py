@@ -143,7 +143,7 @@ def _foreign(state: State, view: View, record: Json) -> list[Json]:
 
 
 def is_outside(source: Json) -> bool:
-    """Whether a source state is that of a table or view outside of the catalog."""
+    """Whether a source state belongs to a table or view outside of the catalog."""
     return bool(source.get("catalog")) or "base-type" in source
 
 

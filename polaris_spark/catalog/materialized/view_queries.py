@@ -518,7 +518,8 @@ def _analysis(tokens: Tokens, ctes: _Ctes, copy: _Copy, query: exp.Query | exp.V
 
 
 def _require_all_found(tokens: Tokens, copy: _Copy, names: set[int], versions: set[int]) -> None:
-    """Check that sqlglot took every name after FROM, JOIN and TABLE for a table, so that none is left unreplaced."""
+    """Check that sqlglot recognized every name after FROM, JOIN or TABLE as a table, so that none is left
+    unreplaced."""
     for index, token in enumerate(tokens):
         word, before = tokens.text(index), tokens.text(index - 1)
         if index in copy.table_queries:

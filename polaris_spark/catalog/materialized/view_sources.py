@@ -69,7 +69,7 @@ class TableSource(NamedTuple):
 
     @property
     def full_name(self) -> str:
-        """The name, after that of another catalog."""
+        """The name, with the name of its catalog before it if this is another catalog."""
         return f"{self.catalog}.{self.name}" if self.catalog else str(self.name)
 
 
@@ -81,9 +81,10 @@ class QueryEngine(NamedTuple):
     width: Callable[[str], int]
     """Returns the number of columns of a query."""
     outside: OutsideSources
-    """The tables and views of other catalogs, and tables at locations."""
+    """Finds sources outside this catalog: tables and views of other catalogs, and tables that the query names by their
+    path (such as `` delta.`/path` ``)."""
     reads_delta: bool
-    """Whether it can read Delta tables."""
+    """Whether the Spark session can read Delta tables."""
 
 
 class StoredSource(NamedTuple):

@@ -81,7 +81,8 @@ class Evaluator(Protocol):
 
     @property
     def has_own_checks(self) -> bool:
-        """Whether it has checks besides those of the branch, which apply to all protected branches."""
+        """Whether the evaluator has checks of its own, which apply to all protected branches in addition to each
+        branch's checks."""
         ...
 
     def outcomes(self, merged: MergedState) -> list[CheckOutcome]:

@@ -403,8 +403,8 @@ class StepRun:
         return content_of(self.state, version.content, View)
 
     def _lost(self, change: EntityChange, ours: Version | None) -> bool:
-        """Whether an older version of a table that is to be restored lists snapshots that the table no longer has, so
-        that their files may be deleted. If so, the entity is added to `_gone`."""
+        """Whether an older version of a table, which is to be restored, lists snapshots that the table no longer has.
+        The files of these snapshots may have been deleted. If so, the entity is added to `_gone`."""
         theirs = change.after
         if self.difference.restores and ours is not None and theirs is not None:
             both_tables = {decode_key(one.key).kind for one in (ours, theirs)} == {TABLE}
@@ -431,7 +431,7 @@ class StepRun:
         after: int,
         old_key: bytes = b"",
     ) -> None:
-        """Add the log entry of a step. By default, its summary is that of the entity in the difference."""
+        """Add the log entry of a step. By default, the summary comes from the entity in the difference."""
         if summary is None:
             summary = self.difference.summaries.get(step.entity_id, {})
         key = (step.new or step.old or step.change.before or step.change.after).key  # type: ignore[union-attr]

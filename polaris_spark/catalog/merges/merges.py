@@ -110,11 +110,11 @@ def merge_branch(
 
 
 def _require_as_new(base: CommitReader, theirs: CommitReader) -> None:
-    """Check that the commit that was read of a branch is not older than the newest commit of the branch that another
-    branch contains. Otherwise the base of a merge would be wrong.
+    """Check that `base`, the commit that was read of a branch, is new enough: it must not be older than the newest
+    commit of this branch that `theirs` contains. Otherwise the base of the merge would be wrong.
 
     Raises:
-        PrepareAgain: the commit that was read is older.
+        PrepareAgain: `base` is older.
     """
     contained = ancestry_of(theirs).newest.get(ancestry_of(base).own)
     if contained is not None and contained.number > base.head.number:
@@ -285,9 +285,9 @@ def _unrestorable(
 ) -> frozenset[int]:
     """Return the ids of the entities that a revert would have to restore, but that cannot be restored.
 
-    An entity cannot be restored if it was dropped with PURGE. A table can also not be restored if it had other
-    snapshots when it was dropped, because files of the older snapshots may be deleted. Drops after the reverted commits
-    count too, because an entity may have been restored and dropped again.
+    An entity cannot be restored if it was dropped with PURGE. Nor can a table whose snapshots had changed before it was
+    dropped, because the files of its earlier snapshots may be gone. Drops after the reverted commits count too, because
+    an entity may have been restored and dropped again.
     """
     present = view.lookup_many(IDS, [id_bytes(id) for id in changes])
     restored = {

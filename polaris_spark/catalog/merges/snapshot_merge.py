@@ -148,9 +148,9 @@ class SnapshotMerge:
             self._move(name, base.get(name), ours.get(name), theirs.get(name))
 
     def _add_snapshots(self) -> None:
-        """Add the new snapshots of the other side as they are, if their sequence numbers are above those of the table.
-        The numbers of snapshots that the other side kept (`kept_snapshots`) may be lower or may occur twice. Such
-        snapshots are left out if they are lower."""
+        """Add the new snapshots of the other side as they are, if their sequence numbers are greater than all sequence
+        numbers of the table. The numbers of snapshots that the other side kept (`kept_snapshots`) may be lower or may
+        occur twice. Such snapshots are left out if they are lower."""
         added = [self.theirs.snapshots.get(id) or {} for id in self._new]
         older = _ids(one for one in added if not self._is_newer(one))
         if older and any(
@@ -167,7 +167,8 @@ class SnapshotMerge:
         self.ours.next_row_id = max(self.ours.next_row_id, self.theirs.next_row_id)
 
     def _is_newer(self, snapshot: Json) -> bool:
-        """Whether the sequence number of a snapshot is above those of the table; format version 1 has none."""
+        """Whether the sequence number of a snapshot is greater than all sequence numbers of the table; format version 1
+        has none."""
         number = snapshot.get("sequence-number", 0)
         return self.ours.format_version == 1 or number > self.ours.last_sequence_number
 
@@ -268,9 +269,9 @@ class SnapshotMerge:
     def _expired(self, stored: list[Json], other: list[Json], both: str) -> set[int]:
         """Return the ids of snapshots that expired on this side, but whose rows the branch still has.
 
-        Only the manifests of the oldest stored snapshot tell this. A manifest names the snapshot that added it, but
-        not the snapshot of which that one is a copy. If manifests were merged into it, it does not name the snapshots
-        that added those.
+        Only the manifests of the oldest stored snapshot tell this. A manifest names the snapshot that added it. If this
+        snapshot is a copy, the manifest does not name the original. If manifests were merged into it, it does not name
+        the snapshots that added those.
 
         Args:
             stored: the stored snapshots of the branch, oldest first.
@@ -392,7 +393,7 @@ class SnapshotMerge:
         """Copy a manifest for another snapshot, and return its record in the manifest list."""
         path = manifest[avro.PATH]
         if not is_in_table(self.theirs, path):
-            raise NotRebasedError(f"manifest {path} is outside the table's locations")
+            raise NotRebasedError(f"manifest {path} is in none of the table's locations")
         name = uuid.uuid5(unique, path)
         snapshot = int.from_bytes(unique.bytes[:8], "big") >> 1
         content = copy_of_manifest(self._source.content(path), snapshot, name.bytes)

@@ -72,12 +72,12 @@ from polaris_spark.store.unwritten import UnwrittenObjects
 C = TypeVar("C", bound=msgspec.Struct)
 
 IDLE_MS = 24 * 3_600_000
-"""A transaction that was not used for this time ends by itself, in milliseconds."""
+"""Time without use after which a transaction ends automatically, in milliseconds."""
 
 _METADATA_FILE = ".metadata.json"
 
 _SUMS = ("added-", "deleted-", "removed-")
-"""First parts of the names in a snapshot's summary whose values are those of one change."""
+"""Prefixes of the fields in a snapshot's summary that describe one change, such as `added-records`."""
 
 _IN_DOUBT = (
     "it is not known whether the transaction was committed: call commit() again to find out, or rollback() to end "
@@ -130,8 +130,8 @@ class Savepoint(NamedTuple):
 
 
 class _Files:
-    """Writes the files of a transaction's requests, except metadata files. The commit writes those of the tables and
-    views as they are then."""
+    """Writes the files of a transaction's requests, except metadata files. The commit of the transaction writes the
+    metadata files, of the tables and views as they are then."""
 
     def __init__(self, writer: FileWriter) -> None:
         self._writer = writer
@@ -154,7 +154,7 @@ class Transaction:
         """The catalog on the branch that the transaction changes at its commit."""
         self.isolation = isolation
         self.begin = begin
-        """The parent's state at the beginning."""
+        """The parent's state when the transaction began."""
         self.store = UnwrittenObjects(begin.store)
         """Store with the objects of the copy."""
         self.files = _Files(parent.files)
@@ -244,7 +244,7 @@ class Transactions:
         """Begin a transaction on the branch of a catalog.
 
         Raises:
-            BadRequestError: the catalog is that of a transaction.
+            BadRequestError: the catalog belongs to a transaction.
             ForbiddenError: the catalog shows a state of the past.
         """
         refuse_nested(catalog)
@@ -377,7 +377,7 @@ def at_once(catalog: Catalog, operation: Operation, work: Callable[[Catalog], No
             or changed has been changed meanwhile; so it must have no other effect.
     Raises:
         PolarisError: `work` raised it; nothing was changed.
-        BadRequestError: the catalog is that of a transaction.
+        BadRequestError: the catalog belongs to a transaction.
         ForbiddenError: the catalog shows a state of the past, or its branch is protected.
     """
     refuse_nested(catalog)
@@ -498,8 +498,8 @@ def _needed(
     """Return the new objects that the changed entities need.
 
     Args:
-        renews: whether all objects get new ids. If False, only objects that differ from those of the transaction get
-            new ids.
+        renews: whether all objects get new ids. If False, only objects that differ from the transaction's own objects
+            get new ids.
     Returns:
         the new ids by the old ones, and the objects as (id, object).
     """

@@ -1,7 +1,7 @@
 """Default values of columns: checks against the column's type, and the normalized form that metadata stores.
 
-The rules are those of Iceberg's `SingleValueParser` and `Types.NestedField`
-(specification: https://iceberg.apache.org/spec/#json-single-value-serialization).
+The rules are the same as in Iceberg's `SingleValueParser` and `Types.NestedField` (specification:
+https://iceberg.apache.org/spec/#json-single-value-serialization).
 """
 
 from __future__ import annotations

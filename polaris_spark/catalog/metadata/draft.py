@@ -181,7 +181,7 @@ class TableDraft(TableValues):
         return tuple(frozen.embedded.values()), frozen.others
 
     def _placed(self, ref: Ref) -> Ref:
-        """Return a branch or tag with the pointer to its snapshot set.
+        """Return a branch or tag. If its pointer and sort key are missing, fill them in from the index of snapshots.
 
         Raises:
             BadRequestError: the snapshot does not exist.

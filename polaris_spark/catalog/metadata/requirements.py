@@ -1,6 +1,6 @@
 """Requirements of commits: conditions that must hold for a table or view before a request's updates are applied.
 
-Rules and messages are those of Iceberg's `UpdateRequirement`.
+Rules and messages are the same as in Iceberg's `UpdateRequirement`.
 """
 
 from __future__ import annotations

@@ -287,7 +287,8 @@ class NoObjects:
     def get(self, id: int, cls: type[S]) -> S:
         """Raise CorruptionError, because there are no objects."""
         raise CorruptionError(
-            f"the draft of a new table or view cannot read object {id} ({cls.__name__}): it has no stored objects"
+            f"a new table or view refers to the stored object {id} ({cls.__name__}), but it has no stored objects yet; "
+            "this is a bug, please report it"
         )
 
     def get_many(self, ids: Collection[int], cls: type[S]) -> Mapping[int, S]:
@@ -300,7 +301,8 @@ class NoObjects:
     def read_shards(self, ids: Collection[int]) -> Mapping[int, Shard]:
         """Raise CorruptionError, because there are no shards."""
         raise CorruptionError(
-            f"the draft of a new table or view cannot read shards {sorted(ids)}: it has no stored objects"
+            f"a new table or view refers to the stored shards {sorted(ids)}, but it has no stored objects yet; this is "
+            "a bug, please report it"
         )
 
 

@@ -1,7 +1,7 @@
 """Schemas as JSON: lookup of their columns, checks, comparison, and assignment of new column ids.
 
-The rules are those of Iceberg's `Schema`, `SchemaParser`, `Types` and `AssignFreshIds`
-(specification: https://iceberg.apache.org/spec/#schemas-and-data-types).
+The rules are the same as in Iceberg's `Schema`, `SchemaParser`, `Types` and `AssignFreshIds` (specification:
+https://iceberg.apache.org/spec/#schemas-and-data-types).
 """
 
 from __future__ import annotations

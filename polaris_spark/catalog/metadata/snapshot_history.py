@@ -1,6 +1,6 @@
 """The snapshot log: which snapshot was current at which time.
 
-The rules are those of Iceberg's `TableMetadata.Builder.updateSnapshotLog` and of the checks in `TableMetadata`. A
+The rules are the same as in Iceberg's `TableMetadata.Builder.updateSnapshotLog` and of the checks in `TableMetadata`. A
 snapshot that a request adds, makes current and replaces again gets no entry. If a snapshot is removed, its last entry
 and all earlier entries are removed as well, because time travel across a gap would give wrong results.
 """

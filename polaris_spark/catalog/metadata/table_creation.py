@@ -1,7 +1,7 @@
 """New tables from a `CreateTableRequest` of the REST specification.
 
-The rules are those of Iceberg's `TableMetadata.newTableMetadata`: new ids replace all ids of columns and partition
-fields in the request.
+The rules are the same as in Iceberg's `TableMetadata.newTableMetadata`: new ids replace all ids of columns and
+partition fields in the request.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ def check_properties(properties: dict[str, str], schema: SchemaIndex, format_ver
             continue
         number = parse_int(value)
         if number is None:
-            raise refused(f"Table property {name} must have integer value")
+            raise refused(f"Table property {name} must have integer value: {value[:40]}")
         if number < 0:
-            raise refused(f"Table property {name} must have non negative integer value")
+            raise refused(f"Table property {name} must have non negative integer value: {value[:40]}")
     found = [name for name in _ENCRYPTION_PROPERTIES if name in properties]
     if format_version < 3 and found:
         raise invalid(f"Invalid properties for v{format_version}: {found}")

@@ -2,8 +2,8 @@
 
 The drafts that it returns keep every field, including fields unknown to this release.
 
-The checks are those of Iceberg's `TableMetadataParser` and `TableMetadata`, because Java clients cannot load metadata
-that these classes refuse.
+The checks are the same as in Iceberg's `TableMetadataParser` and `TableMetadata`, because Java clients cannot load
+metadata that these classes refuse.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The metadata updates of tables in the REST specification, and the rules by which they change a draft.
 
-The rules are those of Iceberg's `TableMetadata.Builder`; the tests are modules of `tests/catalog/metadata/`. Sequences
-of updates are compared with Iceberg's Java classes in `tests/differential/`; its exemptions list the differences.
+The rules are the same as in Iceberg's `TableMetadata.Builder`; the tests are modules of `tests/catalog/metadata/`.
+Sequences of updates are compared with Iceberg's Java classes in `tests/differential/`; its exemptions list the
+differences.
 
 | update | rule | test |
 | --- | --- | --- |

@@ -112,8 +112,8 @@ class TableValues:
         self.check_time = check_time
         self.now_ms = now_ms
         self.overflow_bound: float = overflow.BOUND
-        """Maximum size of the refs (branches and tags) that the row embeds, in bytes. The properties have the same
-        maximum. It is infinite if the realm does not allow an index of refs or properties."""
+        """Maximum size of the refs (branches and tags) that the row embeds, in bytes. The same maximum applies to the
+        properties. It is infinite if the realm does not allow an index of refs or properties."""
         self._start = start = EMPTY_TABLE if table is None else table
         self.origin = "create"
         """Origin of a new table: `register` if it comes from a metadata file, otherwise `create`."""

@@ -1,7 +1,7 @@
 """Partition specs and sort orders as JSON: their transforms, checks against a schema, and comparison.
 
-The rules are those of Iceberg's `PartitionSpec`, `SortOrder` and `Transforms`
-(specification: https://iceberg.apache.org/spec/#partitioning, https://iceberg.apache.org/spec/#sorting).
+The rules are the same as in Iceberg's `PartitionSpec`, `SortOrder` and `Transforms` (specification:
+https://iceberg.apache.org/spec/#partitioning, https://iceberg.apache.org/spec/#sorting).
 """
 
 from __future__ import annotations

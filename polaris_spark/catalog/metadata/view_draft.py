@@ -2,7 +2,7 @@
 `freeze` returns a new row, and the new pieces: schemas, view versions and log items that are stored as separate
 objects.
 
-The rules are those of Iceberg's `ViewMetadata.Builder`; the individual updates are in `view_updates`.
+The rules are the same as in Iceberg's `ViewMetadata.Builder`; the individual updates are in `view_updates`.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class ViewDraft:
         return self._start.properties if self._properties is None else self._properties
 
     def own_properties(self) -> dict[str, str]:
-        """Return the properties as a dict. Changes of the dict change the draft."""
+        """Return the properties as a dict. Changes to the dict change the draft."""
         if self._properties is None:
             self._properties = dict(self._start.properties)
         return self._properties

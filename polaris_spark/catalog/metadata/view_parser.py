@@ -1,6 +1,6 @@
 """Parser of the metadata files of views, for registration and import.
 
-The checks are those of Iceberg's `ViewMetadataParser`.
+The checks are the same as in Iceberg's `ViewMetadataParser`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Creation of views, and the metadata updates of views in the REST specification.
 
-The rules are those of Iceberg's `ViewMetadata.Builder`; the tests are in `tests/catalog/metadata/test_views.py`.
+The rules are the same as in Iceberg's `ViewMetadata.Builder`; the tests are in `tests/catalog/metadata/test_views.py`.
 
 | update | rule | test |
 | --- | --- | --- |

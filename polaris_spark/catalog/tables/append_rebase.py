@@ -179,8 +179,8 @@ def rebase(
     parent_list: str | None = None,
     copy: SnapshotCopy | None = None,
 ) -> Rebased:
-    """Return the updates that apply an append on top of its branch's head. There are no side effects except those of
-    `read`.
+    """Return the updates that apply an append on top of its branch's head. There are no side effects except those that
+    `read` has.
 
     Args:
         draft: the table, without the request's updates.
@@ -198,7 +198,9 @@ def rebase(
     _check_format(draft, append, head)
     try:
         if not is_in_table(draft, append.manifest_list):
-            raise NotRebasedError("the append's manifest list is outside the table's locations")
+            raise NotRebasedError(
+                f"the append's manifest list {append.manifest_list[:200]!r} is in none of the table's locations"
+            )
         mine = read(append.manifest_list)
         new = _new_manifests(draft, append, mine, read, parent_list)
         if copy is not None:

@@ -309,7 +309,7 @@ class ContentChange(CatalogChange[P, StoredContent[C]], Generic[P, C]):
         """If the table is the storage table of a materialized view, complete the draft, and store the view so that it
         refers to the table's new metadata file. Return whether the table is a storage table.
 
-        The view is logged before the table, so that the last log entry is that of the request.
+        The view is logged before the table, so that the last log entry describes the request.
 
         Args:
             draft: the changed table, which is not stored yet.
@@ -343,7 +343,7 @@ class ContentPart(ContentChange[Prepared, C]):
 
 
 class StorageChange(ContentPart[Table]):
-    """The part of a change of a materialized view that changes its storage table."""
+    """The storage-table part of a change to a materialized view."""
 
     action = "update-table"
     kind = TABLE
@@ -352,7 +352,7 @@ class StorageChange(ContentPart[Table]):
 
 
 class StorageView(ContentPart[View]):
-    """The part of a change of a storage table that changes its materialized view."""
+    """The materialized-view part of a change to its storage table."""
 
     action = "update-view"
     kind = VIEW

@@ -82,7 +82,7 @@ class _Pieces:
 
 
 def _text(pieces: _Pieces, *, compressed: bool) -> bytes:
-    """Return the text of a file, decompressed if `compressed` is true or the first bytes are those of gzip.
+    """Return the text of a file, decompressed if `compressed` is true or the file begins with gzip's first bytes.
 
     Raises:
         ValueError: the text is too long.

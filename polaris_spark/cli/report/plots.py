@@ -82,7 +82,7 @@ def writers(history: CommitFigures) -> str:
 
 
 def storage(lake: Lake) -> str:
-    """Return a drawing of the size of the tables' files by namespace."""
+    """Return a chart of the total file size of each namespace's tables."""
     found = sorted(lake.by_namespace.items(), key=lambda item: item[1].bytes, reverse=True)
     bars = [
         (name, one.bytes, f"{size(one.bytes)}, {counted(one.tables, 'table')}") for name, one in found[:TOP]

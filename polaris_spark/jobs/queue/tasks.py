@@ -28,7 +28,7 @@ _RETURN_SECRETS = frozenset({"create_principal", "reset_credentials", "rotate_cr
 """Procedures whose result contains a new secret. If a worker ran them, nobody would get the secret."""
 
 Find = Callable[[str], Procedure]
-"""A function that returns the procedure with a name, or raises `InputError`."""
+"""A function that returns the procedure of the given name, or raises `InputError` if there is none."""
 
 
 def new_task(

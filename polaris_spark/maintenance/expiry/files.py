@@ -256,7 +256,7 @@ def _listings(needs: Sequence[Needs], files: Files, *, purged: bool) -> Iterator
 
 
 class _Expired:
-    """The files that the expired snapshots of a table name."""
+    """The files to which a table's expired snapshots refer."""
 
     def __init__(self, files: Files) -> None:
         self._files = files

@@ -56,7 +56,7 @@ def manifests_of(
 
 
 class LiveFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The content files that some manifests list without the status DELETED."""
+    """The live content files of a set of manifests: those listed with a status other than DELETED."""
 
     files: tuple[File, ...] = ()
     problem: str = ""
@@ -67,13 +67,14 @@ class NeededFiles(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The content files that cannot be deleted, because some needed manifests list them as live."""
 
     files: tuple[int, ...] = ()
-    """One or both `digests` of each file. A file whose digest equals that of a needed file by chance is kept, too."""
+    """Digests of the candidates for deletion that these manifests list. `digests` gives a file one or two, and either
+    one is enough to keep the file. Another candidate that happens to have the same digest is kept as well."""
     problem: str = ""
     """The error, if a manifest cannot be read; otherwise empty."""
 
 
 class ReadManifests(MapFunction[Manifests, LiveFiles]):
-    """Function that reads which content files are listed in manifests that only expired snapshots need."""
+    """Function that reads manifests that only expired snapshots need, and returns the content files that they list."""
 
     few = 64
     item = Manifests
@@ -92,7 +93,7 @@ class ReadManifests(MapFunction[Manifests, LiveFiles]):
 
 
 class FindNeeded(NamingFunction[Manifests, NeededFiles]):
-    """Function that finds which of the candidate content files are listed in manifests that are still needed."""
+    """Function that reads manifests that are still needed, and returns the candidate content files that they list."""
 
     few = 64
     item = Manifests

@@ -1,6 +1,6 @@
 """Decision which snapshots, branches, tags, schemas and partition specs of a table expire.
 
-The rules are those of Iceberg's `RemoveSnapshots`. A branch or tag expires if its snapshot is older than
+The rules are the same as in Iceberg's `RemoveSnapshots`. A branch or tag expires if its snapshot is older than
 `max-ref-age-ms`; `main` never expires. Of each remaining branch, the newest snapshots are kept, by number and by age.
 The snapshot to which a remaining branch or tag points is always kept. Other snapshots that are not in the history of a
 remaining branch are kept until they reach the maximum age.

@@ -145,8 +145,8 @@ class ExpiryRun:
             dry_run: whether to change nothing, and only return what would be done.
             without: tables to skip, even if `everything` is true.
         Returns:
-            a result for each table from which parts were removed, whose files were deleted, or for which there is a
-            reason why nothing was done.
+            a result for each table that lost parts or files, and for each table that was left alone for a reason to
+            report.
         """
         forget_folders()
         if not dry_run:

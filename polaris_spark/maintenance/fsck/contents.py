@@ -120,7 +120,8 @@ class ContentCheck:
     def _texts(
         self, pieces: Collection[tuple[int, int]], cls: type[Piece], field: str, what: str
     ) -> Iterator[tuple[int, str]]:
-        """Yield a fault for each piece (such as a schema) whose text does not contain its number.
+        """Yield a fault for each piece (such as a schema) that has the wrong type, or whose text does not contain its
+        number.
 
         Args:
             pieces: pairs of a piece's object id and its number.

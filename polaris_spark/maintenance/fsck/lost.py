@@ -146,8 +146,8 @@ def _problem(place: CheckedRealm, needed: NeededCommit, lost: Lost, path: Sequen
 def _pointers(reach: Reach, split: Split) -> Iterator[Row]:
     """Yield rows with the columns of `_OBJECTS` for the objects in a split (a range of database rows).
 
-    For each object, one row has no pointer, and one further row is yielded for each pointer. No row is yielded for an
-    object that cannot be read, so it counts as missing.
+    Each readable object yields one row without a pointer, and one row for each of its pointers. An unreadable object
+    yields nothing, so it counts as missing.
     """
     for batch in reach.backend.scan(split):
         several: dict[str, list[int]] = {}

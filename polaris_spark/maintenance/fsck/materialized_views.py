@@ -35,7 +35,7 @@ class Disagreement(NamedTuple):
     """A part of a materialized view that does not agree with another part."""
 
     in_view: bool
-    """Whether the damaged row is that of the view; otherwise it is that of the storage table."""
+    """Whether the damaged row belongs to the view; otherwise it belongs to the storage table."""
     message: str
 
 
@@ -113,7 +113,7 @@ def _of_table(table: Table, reader: ObjectReader) -> Iterator[str]:
 
 
 def _of_current(draft: TableDraft, document: Json, records: dict[int, Json]) -> Iterator[str]:
-    """Yield a message if the document's current refresh is not that of the current snapshot."""
+    """Yield a message if the document's current refresh did not make the current snapshot."""
     current, snapshot = document.get("current-refresh-id"), draft.current_snapshot_id
     if current is not None and current not in records:
         yield f"its {METADATA} has no record of the current refresh {current}"

@@ -66,9 +66,10 @@ def compare(
     """Compare the source's rows with the target's rows.
 
     The rows of both databases are joined by key. A row that differs may be harmless: a commit attempt that failed after
-    the copy leaves rows in the source only, and no object points to these rows. If an object that differs can be
-    reached from a head, or from an object that does not differ, then all objects that can be reached from the heads are
-    compared one by one in this process, and only the differences of this comparison are returned.
+    the copy leaves rows in the source only, and no object points to these rows. A second comparison follows if an
+    object that differs can be reached from a head, or from an object that does not differ: this process compares all
+    objects that can be reached from the heads, one by one. Then only the differences of the second comparison are
+    returned.
 
     Args:
         engine: an engine whose store is the source.

@@ -112,7 +112,7 @@ class SourceRealm:
     def heads(self) -> list[Held]:
         """Return the head of the registry, and the heads of all live and dropped references that the registry lists.
 
-        For a reference whose row is not written yet, return the head that its row will have first.
+        For a reference whose row has not been written yet, return the first head that its row will get.
         """
         return [Held(ROOT, self._root()), *concurrently(self._held, self._listed())]
 

@@ -329,7 +329,8 @@ def _known(engine: Engine, search: Search, heads: Sequence[StoreHead]) -> KnownF
 
 
 def _most(search: Search) -> int:
-    """Return the maximum number of files that the search returns, but at most the maximum of Spark's `LIMIT`."""
+    """Return the maximum number of files to return: the search's own maximum, capped at the largest `LIMIT` that Spark
+    accepts."""
     return min(search.max_files, 2**31 - 1)
 
 
@@ -364,8 +365,8 @@ def _refuse_mismatches(engine: Engine, unknown: Rows, names: Rows) -> None:
 def _with_places(engine: Engine, files: Rows, places: Rows) -> Rows:
     """Return one row for each pair of a file and a table's location whose path contains the file's path.
 
-    A file without such a location has a row with nulls. Schemes and authorities are not compared. The columns are those
-    of `files`, then `ancestor` (a folder above the file), then those of `KnownFiles.places`.
+    A file without such a location has a row with nulls. Schemes and authorities are not compared. The columns are the
+    columns of `files`, then `ancestor` (a folder above the file), then the columns of `KnownFiles.places`.
     """
     above = engine.apply(_with_ancestors, files, f"{_FILE}, ancestor string")
     return engine.query(

@@ -112,7 +112,9 @@ def comparison(schemes: Mapping[str, str] | None, authorities: Mapping[str, str]
 def _flat(what: str, given: Mapping[str, str]) -> dict[str, str]:
     for names, of in given.items():
         if of is None:  # SQL allows null values
-            raise InputError(f"{what} has a null value for the key {names!r}; the value must be a name")
+            raise InputError(
+                f"{what}: the value for {names!r} is null; give the name that they are treated as equal to"
+            )
     return {
         name.strip().lower(): of.strip().lower() for names, of in given.items() for name in names.split(",")
     }
@@ -216,7 +218,8 @@ def judge(
 
 
 def outermost(roots: Iterable[str], name_of: Callable[[str], FileName]) -> list[str]:
-    """Return the given folders without those inside another one of them. Of equal folders, return the first.
+    """Return the given folders that are not inside another given folder. If several are equal, return the first of
+    them.
 
     Args:
         name_of: function that normalizes a location for comparison.

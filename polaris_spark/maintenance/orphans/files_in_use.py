@@ -259,8 +259,8 @@ class Question:
     Manifests that were read before are not read again. Results are in these attributes:
 
     - `needed`: the files to which a table refers or may refer, spelled as in `locations`.
-    - `incomplete`: for each table with missing manifest lists or manifests, `Incomplete.problem`. All files of the set
-      in the locations of these tables are in `needed`.
+    - `incomplete`: for each table with missing manifest lists or manifests, `Incomplete.problem`. If a table is
+      incomplete, all files of the set in its locations are in `needed`.
     - `problem`: the error that ended the search; empty if there was none. After an error, any file of the set may be
       needed.
     """

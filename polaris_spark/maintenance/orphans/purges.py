@@ -61,7 +61,7 @@ class KeptDrop(NamedTuple):
 
 
 class Purges(NamedTuple):
-    """Tables that were dropped with PURGE, by what remains to be done for them."""
+    """Tables that were dropped with PURGE, grouped by what remains to be done for them."""
 
     there: list[PendingPurge]
     """Tables whose files must still be deleted."""

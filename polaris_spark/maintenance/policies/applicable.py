@@ -130,7 +130,7 @@ def policies_state(catalog: Catalog) -> State | None:
 
 
 def namespace_of(head: CommitReader, policy: StoredPolicy) -> NamespaceName | None:
-    """Return the namespace of a policy in a state of the catalog; None if it does not exist there."""
+    """Return the namespace of a policy in a state of the catalog; None if that namespace does not exist there."""
     entry = head.index(ENTITY_IDS).get(id_bytes(policy.namespace))
     if entry is None:
         return None

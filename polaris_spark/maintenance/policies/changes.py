@@ -205,7 +205,9 @@ class AttachPolicy(PolicyChange[StoredPolicy]):
         self.target = target
         self.parameters = msgspec.json.encode(dict(parameters))
         if len(self.parameters) > MAX_PARAMETER_BYTES:
-            raise BadRequestError(f"the parameters have more than {MAX_PARAMETER_BYTES} bytes")
+            raise BadRequestError(
+                f"the parameters have {len(self.parameters)} bytes; the maximum is {MAX_PARAMETER_BYTES}"
+            )
 
     def apply(self, state: State, prepared: int) -> StoredPolicy:
         row = find_policy(state, self.name)
@@ -293,5 +295,5 @@ def targets_of(state: State, policy: StoredPolicy) -> list[int]:
 
 def _checked_description(text: str) -> str:
     if len(text) > MAX_DESCRIPTION:
-        raise BadRequestError(f"the description has more than {MAX_DESCRIPTION} characters")
+        raise BadRequestError(f"the description has {len(text)} characters; the maximum is {MAX_DESCRIPTION}")
     return text

@@ -1,4 +1,4 @@
-"""The types of policies, and the schemas of their contents. Both are those of Apache Polaris
+"""The types of policies, and the schemas of their contents. Both come from Apache Polaris
 (https://polaris.apache.org/in-dev/unreleased/policy/)."""
 
 from __future__ import annotations

@@ -442,8 +442,11 @@ def wait_for_next(state: State, task: QueuedTask, moment: Moment, error: str) ->
 
 
 def _next_due(task: QueuedTask, now_ms: int) -> tuple[int, str]:
-    """Return the next time at which a task is due. If this process cannot compute it, return a time after the longest
-    pause, and the error, so that the other tasks of the queue still run."""
+    """Return when a task is next due, and an empty text.
+
+    If this process cannot compute the time (for example, because a library is missing), return `now_ms +
+    LONGEST_BACKOFF_MS` and the error message. The error is not raised, so that one bad task does not stop the queue.
+    """
     try:
         return next_due(task.timing, task.due_ms, now_ms), ""
     except (InputError, MissingLibraryError) as error:

@@ -25,7 +25,7 @@ def check_timing(timing: Timing) -> None:
     """Check the times of a schedule.
 
     Raises:
-        InputError: there is neither or both of an interval and a cron expression, or one of them cannot be used.
+        InputError: an interval and a cron expression are both given or both missing, or the given one cannot be used.
         MissingLibraryError: there is a cron expression, and the library for them is not installed.
     """
     check_duration("every", timing.every_ms)

@@ -89,7 +89,7 @@ class Import:
             InputError: the name is not a valid realm name.
             TaskLostError: another run of the import was started, and became the loader.
             SourceError: the file was changed since it was checked.
-            StateError: the rows that arrived differ from those of the file.
+            StateError: the imported rows differ from the rows in the file.
             CorruptionError: an object that a reference needs is not in the file.
             StorageFullError: the database has no space left. A new run continues.
         """
@@ -191,7 +191,13 @@ class Import:
             self._describe(record.instance, partial(self._noted, blocks=some[-1] + 1))
 
     def _check(self, record: RealmRecord) -> None:
-        """Compare the rows that arrived with the file, and check that every object that a reference needs exists."""
+        """Check that the imported rows are those of the file, and that all of them can be reached from the references.
+
+        The rows are compared by their counts and by the sum of their digests.
+
+        Raises:
+            StateError: the realm is not a faithful copy of the file.
+        """
         store = self._target.store(record)
         engine = LocalEngine(Reach(store, Files({}), self._clock), self._progress)
         trailer = self._file.trailer

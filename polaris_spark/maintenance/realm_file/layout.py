@@ -91,7 +91,8 @@ class FileHeader(msgspec.Struct, frozen=True, kw_only=True):
     properties: dict[str, str]
     """Properties of the realm's record, without those of a migration or an import."""
     features: dict[str, str] = {}
-    """The features that writers of the realm may use: the first release that has each feature, by name."""
+    """The features that writers of the realm may use. Maps the name of each feature to the first release that has
+    it."""
 
 
 class Trailer(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,7 +232,9 @@ class Writer:
 
     def _block(self, kind: Kind, payload: bytes) -> None:
         if len(payload) > MAX_BYTES:
-            raise InputError(f"a block of {len(payload):,} bytes is larger than a realm file allows")
+            raise InputError(
+                f"a block of {len(payload):,} bytes exceeds the maximum of a realm file, {MAX_BYTES:,} bytes"
+            )
         data = _START.pack(kind.value, len(payload)) + payload
         self._raw(data + _CHECKSUM.pack(zlib.crc32(data)))
 
@@ -331,7 +334,9 @@ class RealmFile:
             else:
                 trailer = self._payload(block, block.payload, Trailer)
                 if trailer.sha256 != block.before:
-                    raise self._damaged(block.offset, "the digest of the file differs")
+                    raise self._damaged(
+                        block.offset, "the SHA-256 digest of the file does not match the one in its trailer"
+                    )
         if trailer is None:
             raise SourceError(
                 f"the realm file {str(self.path)!r} is incomplete: it ends without a trailer; copy it again, or "
@@ -415,7 +420,9 @@ class RealmFile:
         while start := self._read(_START.size):
             kind, size = _START.unpack(start) if len(start) == _START.size else (b"", MAX_BYTES)
             if kind in _KINDS and size > MAX_BYTES:
-                raise self._damaged(offset, f"its size of {size:,} bytes is too large")
+                raise self._damaged(
+                    offset, f"its size of {size:,} bytes exceeds the maximum of {MAX_BYTES:,}"
+                )
             rest = self._read(size + _CHECKSUM.size) if kind in _KINDS else b""
             if kind and kind not in _KINDS:
                 raise self._damaged(offset, f"there is no kind {kind!r}")
@@ -426,7 +433,7 @@ class RealmFile:
                 )
             payload, checksum = rest[:size], rest[size:]
             if zlib.crc32(payload, zlib.crc32(start)) != _CHECKSUM.unpack(checksum)[0]:
-                raise self._damaged(offset, "its checksum differs")
+                raise self._damaged(offset, "its checksum does not match")
             yield _Block(offset, Kind(kind), payload, b"" if digest is None else digest.digest())
             if digest is not None:
                 digest.update(start)

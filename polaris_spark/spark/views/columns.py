@@ -55,12 +55,13 @@ class ViewColumn(NamedTuple, Generic[R_contra]):
     comment: str
     value: Callable[[R_contra], Any]
     needs: str = "content"
-    """Data that must be read before `value` can be called.
+    """Data that must be read before `value` can be called:
 
-    For an `EntityView`, an empty text means only the entry of the index `names`: `value` then accepts an `EntityEntry`,
-    or a row with the field `entry`. "content" means the object that describes the entity, such as a table. For every
-    view, another text names additional data, which the view reads only if the name is in the argument `needs` of `rows`
-    or `of`.
+    - `""` (in an `EntityView`): only the entry of the index `names`. `value` then accepts an `EntityEntry`, or a row
+      with the field `entry`.
+    - `"content"`: also the object that describes the entity, such as a table.
+    - Any other text (in any view): the name of additional data. The view reads this data only if the caller passes the
+      name in the argument `needs` of `rows` or `of`.
     """
 
     def field(self) -> StructField:

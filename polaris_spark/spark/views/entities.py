@@ -47,7 +47,8 @@ Range = tuple[bytes, bytes | None]
 
 
 class NamesTask(NamedTuple):
-    """A range of keys of the index `names`, and conditions on names and entity ids."""
+    """A task that reads one key range of the index `names`, and keeps the entries whose names and entity ids meet the
+    conditions."""
 
     pin: Pin
     start: bytes
@@ -160,7 +161,8 @@ def _keys_of_entities(reader: CommitReader, entities: Condition) -> list[Range] 
 
 
 def named(reader: CommitReader, task: NamesTask, kind: bytes | None) -> Iterator[EntityEntry]:
-    """Yield the index entries of a task that satisfy its conditions. If `kind` is None, entities of all kinds."""
+    """Yield the index entries of a task that satisfy its conditions. If `kind` is None, yield entities of every
+    kind."""
     mark = None if kind is None else b"\x01" + kind
     for key, entry in reader.index(NAMES).range(task.start, task.end):
         if mark is not None and mark not in key:  # the byte before the kind occurs nowhere else in a key

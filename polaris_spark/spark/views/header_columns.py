@@ -131,7 +131,8 @@ def _ids(
 
 
 def _rows(values: pa.BinaryArray) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the bytes of all values in one array with padding, and the offsets at which each value begins and ends."""
+    """Concatenate all values into one array of bytes, followed by `_PADDING` zero bytes. Return this array, and the
+    offsets at which each value begins and ends."""
     import numpy as np
 
     _, offsets, data = values.buffers()

@@ -117,7 +117,7 @@ def _whole(
     can now be decoded as Arrow batches, the others as lists. Objects that were deleted meanwhile are left out.
 
     Args:
-        rows: the first rows of the objects, of which only the beginning was read.
+        rows: the first rows of the objects. Only the beginning of these rows was read before.
     """
     instance = rows.column("realm")[0].as_py()
     wanted = zip(rows.column("id").to_pylist(), rows.column("size").to_pylist(), strict=True)

@@ -26,8 +26,8 @@ _JSON = "json"
 
 
 class ObjectsTask(NamedTuple):
-    """The objects that one task reads: those of a database split, or those with the given ids if `split` is None.
-    Objects that do not satisfy the conditions are left out."""
+    """The objects that one task reads: the objects in a database split, or the objects with the given ids if `split` is
+    None. Objects that do not satisfy the conditions are left out."""
 
     realm: str
     """Name of the realm."""

@@ -26,7 +26,7 @@ class Pin(NamedTuple):
     head: Head
     catalog_id: int
     branch: str | None
-    """Branch to which the commit belongs; None if it is that of a tag."""
+    """Branch to which the commit belongs; None if the commit is the head of a tag."""
     newest: Head
     """The newest commit of the branch."""
 
@@ -103,8 +103,9 @@ def pins(realm: RealmReader, request: ScanRequest) -> list[Pin]:
 
 
 def _pin(realm: RealmReader, catalog: CatalogRow, branch: str, as_of: AsOf | None) -> Pin:
-    """Return a catalog with the head of its branch at the point `as_of`. If this is no commit of the branch, the head
-    is that of the branch or tag of this name, which may look like the id or number of a commit, such as `beef`."""
+    """Return a catalog with the head of its branch at the point `as_of`. If `as_of` is no commit of the branch, it is
+    taken as the name of a branch or tag, and the head of that is returned. Such a name may look like the id or number
+    of a commit, for example `beef`."""
 
     def pin(name: str, at: Head, newest: Head) -> Pin:
         is_branch = _is_branch(realm, catalog, name)
@@ -135,7 +136,7 @@ def _branch_of(name: str) -> str:
 
 
 def _is_branch(realm: RealmReader, catalog: CatalogRow, name: str) -> bool:
-    """Whether a name is that of a branch or of a transaction, and not of a tag. Only reads with a scope need this."""
+    """Whether a name belongs to a branch or transaction, and not to a tag. Only reads with a scope need this."""
     return realm.scope is None or is_transaction(name) or realm.has_branch(catalog, name)
 
 

@@ -47,7 +47,7 @@ class Undone(NamedTuple):
     unreadable: int
     """Number of undone commits whose log entries cannot be read."""
     entries: tuple[tuple[Known, LogEntry], ...]
-    """Log entries of the undone commits that can be read, newest first, each with its commit."""
+    """The readable log entries of the undone commits, newest first, each with its commit."""
 
 
 NOTHING_UNDONE = Undone(0, 0, ())
@@ -68,7 +68,7 @@ class SurveyedReference(NamedTuple):
     """The commit to set the reference to: the requested commit, or else the newest complete commit that is not below
     the history floor. None if no commit is complete."""
     history_from: Known | None
-    """The oldest commit such that all commits from it to the target are complete; None if there is no target."""
+    """The commit from which on all commits up to the target are complete; None if there is no target."""
     lost_history: tuple[Lost, ...]
     """The lost objects that the commit right before `history_from` needs; empty if the history is complete down to the
     floor."""
@@ -96,8 +96,7 @@ class SurveyedReference(NamedTuple):
 
     @property
     def given_up(self) -> bool:
-        """Whether this is a row that the registry does not list, that a recovery has sealed, and that has no complete
-        commit."""
+        """Whether a recovery has sealed this row, the registry does not list it, and it has no complete commit."""
         return self.state == "unlisted" and self.head is not None and self.head.sealed and self.target is None
 
 
@@ -152,8 +151,8 @@ class Survey:
             to: id of the commit to set the reference `name` to, instead of the newest complete commit.
         Raises:
             NotFoundError: no reference has this name.
-            InputError: the commit `to` cannot be read, is not complete, or neither precedes nor follows the head of
-                `name`.
+            InputError: the commit `to` cannot be read, is not complete, or is neither before nor after the head of
+                `name` in its history.
             CorruptionError: the value of a row cannot be read.
             NewerFormatError: a newer release wrote a row.
         """
@@ -323,7 +322,7 @@ class Survey:
     def _asked(self, row: _Reference, to: int) -> Known:
         commit = self._objects.values([to], Commit).get(to)
         if commit is None:
-            raise InputError(f"there is no commit with the id {to:x} that can be read")
+            raise InputError(f"there is no commit with the id {to:x} that can be read; choose another commit")
         known, base = Known(commit.number, to, commit.time, commit.entries), _base(row)
         if base is None:
             related = row.name == ROOT and REFERENCES in commit.index_names
@@ -332,7 +331,10 @@ class Survey:
         else:
             related = lineage(self._objects, [known], base.number).get(base.number, known).id == base.id
         if not related:
-            raise InputError(f"commit {to:x} neither precedes nor follows the head of {row.name!r}")
+            raise InputError(
+                f"commit {to:x} is not in the history of {row.name!r}, neither before nor after its head; choose "
+                "another commit"
+            )
         if not self._objects.check([to]):
             missing = len(self._objects.lost_below(to))
             raise InputError(

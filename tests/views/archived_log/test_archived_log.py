@@ -71,7 +71,7 @@ def test_filters_read_only_the_parts_that_they_allow(
     everything = catalog.read("changes")
     read: list[int] = []
     decode = LogPart.commits
-    monkeypatch.setattr(LogPart, "commits", lambda part: read.append(1) or decode(part))
+    monkeypatch.setattr(LogPart, "commits", lambda part, id: read.append(1) or decode(part, id))
     twelfth = next(row for row in everything if row["number"] == 12)
     for pushed, allowed in (
         (EqualTo(("number",), 12), {12}),
