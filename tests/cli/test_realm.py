@@ -123,4 +123,4 @@ def test_a_realm_that_is_neither_active_nor_inactive_is_not_exported(
     said = refused("export", store, str(tmp_path / "r.realm"), "--realm", "other")
     assert f"realm 'other' is {state.value}; only a realm that is ACTIVE or INACTIVE can be exported" in said
     if state is RealmState.LOADING:
-        assert "import the file again" in run("realm", "reactivate", store, "other").err
+        assert "import the same file again" in run("realm", "reactivate", store, "other").err

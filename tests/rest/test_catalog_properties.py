@@ -226,7 +226,7 @@ def test_the_log_has_the_principal_and_the_properties_that_were_set(
     [
         ({"gc.enabled": "perhaps"}, (), "'gc.enabled' is 'perhaps'; it must be true or false"),
         ({"grace": "3"}, (), "write a duration with its unit"),
-        ({"metrics-reports": "-1"}, (), "a number from 0"),
+        ({"metrics-reports": "-1"}, (), "a whole number from 0"),
         ({"history.expire.min-snapshots-to-keep": "few"}, (), "a whole number"),
         ({"history.expire.max-ref-age-ms": str(2**63)}, (), "a whole number"),
         ({"warehouse": "/tmp/w"}, (), "fixed when the catalog is created"),
