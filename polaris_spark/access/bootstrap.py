@@ -16,7 +16,7 @@ from polaris_spark.catalog.rows import id_bytes
 from polaris_spark.clock import Clock
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
-from polaris_spark.commits.state import State
+from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.errors import InputError
 from polaris_spark.index import Entry
 from polaris_spark.system.registry import References
@@ -61,18 +61,7 @@ def bootstrap(
         )
     if head is not None and not reset:
         if known is not None:
-            if not known.is_active(now) or SERVICE_ADMIN not in roles_of(head, known):
-                raise InputError(
-                    f"principal {name!r} exists, but is not an active administrator; name an administrator by "
-                    "--principal, or use --reset to make this one an administrator, with new credentials"
-                )
-            if given is not None and not (
-                given.client_id == known.client_id and verify(known, given.secret.reveal(), now)
-            ):
-                raise InputError(
-                    f"principal {name!r} exists and has other credentials than the given ones; to replace them, "
-                    "use --reset"
-                )
+            _check_administrator(head, known, given, now)
             return Bootstrapped(known, None, was_on=True)
         if next(iter(head.index("principals").range()), None) is not None:
             raise InputError(
@@ -94,6 +83,28 @@ def bootstrap(
         # Another process created the same principal at the same time.
         return Bootstrapped(row, None, was_on=True)
     return Bootstrapped(row, credentials, was_on=head is not None)
+
+
+def _check_administrator(head: CommitReader, known: Principal, given: Credentials | None, now: int) -> None:
+    """Check that a principal is an active administrator with these credentials, if some are given.
+
+    Args:
+        now: current time, in milliseconds since 1970.
+    Raises:
+        InputError: it is not.
+    """
+    if not known.is_active(now) or SERVICE_ADMIN not in roles_of(head, known):
+        raise InputError(
+            f"principal {known.name!r} exists, but is not an active administrator; name an administrator by "
+            "--principal, or use --reset to make this one an administrator, with new credentials"
+        )
+    if given is not None and not (
+        given.client_id == known.client_id and verify(known, given.secret.reveal(), now)
+    ):
+        raise InputError(
+            f"principal {known.name!r} exists and has other credentials than the given ones; to replace them, "
+            "use --reset"
+        )
 
 
 class Begin(PrincipalChange):

@@ -35,7 +35,7 @@ _CALLS: Final = 256
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab", kw_only=True):
-    """Settings of a server of OPA."""
+    """Settings for an OPA server."""
 
     url: str
     """URL of the server, such as `https://opa.example.com`. Only servers on this machine can be used without TLS."""

@@ -93,7 +93,8 @@ _KEEPING_CONTENT = frozenset(
         "remove-encryption-key",
     }
 )
-"""Updates of a table that keep the rows and columns of its branch `main`, unless they move this branch."""
+"""Updates of a table that change neither rows nor columns of its branch `main`. For updates of refs, this holds
+for refs other than `main`."""
 
 _TOKEN = re.compile("[!-~]+")
 _ALIASES = {"s3a": "s3", "s3n": "s3", "abfs": "abfss", "wasb": "wasbs"}

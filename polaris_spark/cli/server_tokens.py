@@ -101,7 +101,7 @@ class IssuedTokens:
             found = None
         found = found if isinstance(found, dict) else {}
         if answer.status_code == 429 or answer.status_code >= 500:
-            raise TryAgainError(f"the server issues no token now: {_reason(answer, found)}")
+            raise TryAgainError(f"the server cannot issue a token now: {_reason(answer, found)}")
         try:
             if answer.status_code != 200:
                 raise ValueError

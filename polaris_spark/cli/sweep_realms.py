@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -72,10 +72,8 @@ def sweep_realms(
     from polaris_spark.cli.stores import open_store, properties_of
     from polaris_spark.jobs.maintenance import STORE
     from polaris_spark.maintenance.sweep import Rate
-    from polaris_spark.maintenance.sweep_realms import SweptRealm
     from polaris_spark.maintenance.sweep_realms import sweep_realms as sweep
     from polaris_spark.system.clocks import StoreClock
-    from polaris_spark.system.realms import RealmState
     from polaris_spark.system.tasks import Tasks
 
     properties = properties_of({"store": store, "create": "false"}, property, password)
@@ -93,19 +91,33 @@ def sweep_realms(
             held.tell(doing, done, total)
             watch(doing, done, total)
 
-        realms, found = [], []
-        names = opened.realm_names()
-        for number, name in enumerate(names):
-            progress("opening realms", number, len(names))
-            try:
-                if opened.state(name) is not RealmState.ACTIVE:
-                    continue
-                realms.append(_to_sweep(stack, opened, dataclasses.replace(properties, realm=name), periods))
-            except PolarisError as error:
-                found.append(SweptRealm(name, None, error))
+        realms, found = _active_realms(stack, opened, properties, periods, progress)
         rate = None if max_rows_per_second is None else Rate(max_rows_per_second, clock)
         found += sweep(realms, dry_run=dry_run, rate=rate, progress=progress)
     _print(found, dry_run=dry_run, as_json=as_json)
+
+
+def _active_realms(
+    stack: ExitStack,
+    opened: OpenStore,
+    properties: Properties,
+    periods: Mapping[str, int],
+    progress: Callable[[str, int, int], None],
+) -> tuple[list[RealmToSweep], list[SweptRealm]]:
+    """Open the active realms until the stack ends. Return them, and the errors of those that cannot be opened."""
+    from polaris_spark.maintenance.sweep_realms import SweptRealm
+    from polaris_spark.system.realms import RealmState
+
+    realms, failed = [], []
+    names = opened.realm_names()
+    for number, name in enumerate(names):
+        progress("opening realms", number, len(names))
+        try:
+            if opened.state(name) is RealmState.ACTIVE:
+                realms.append(_to_sweep(stack, opened, dataclasses.replace(properties, realm=name), periods))
+        except PolarisError as error:
+            failed.append(SweptRealm(name, None, error))
+    return realms, failed
 
 
 def _to_sweep(

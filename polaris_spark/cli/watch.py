@@ -38,92 +38,105 @@ if TYPE_CHECKING:
 MAX_BATCH = 1_000
 
 
+_Catalog = Annotated[
+    str | None, typer.Option(help="Catalog whose changes are shown; required if there are several.")
+]
+_Branch = Annotated[str, typer.Option(help="Branch of the catalog.")]
+_After = Annotated[
+    str | None,
+    typer.Option(
+        metavar="POSITION",
+        help="Begin after this commit number or event id, or with the 'oldest' change; by default, with new "
+        "changes.",
+        show_default=False,
+    ),
+]
+_Source = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URI",
+        help="Attribute 'source' of CloudEvents, or namespace of OpenLineage's jobs; by default "
+        "/catalogs/NAME/branches/NAME.",
+        show_default=False,
+    ),
+]
+_Post = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Send the events to this webhook instead of printing them.",
+        show_default=False,
+    ),
+]
+_OpenLineage = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Send the changes of tables and views to this receiver as OpenLineage run events. An address without "
+        "a path gets /api/v1/lineage. Needs STORE.",
+        show_default=False,
+    ),
+]
+_Secret = Annotated[
+    str | None,
+    typer.Option(
+        metavar="env:NAME",
+        help="Environment variable with the secret for signatures, which --post needs, or with the API key for "
+        "--openlineage.",
+        show_default=False,
+    ),
+]
+_Cursor = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="File that keeps the position up to which events were delivered; needed for sending. If it exists, "
+        "begin there.",
+        show_default=False,
+    ),
+]
+_DeadLetters = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="File for events that are given up; without it, an event is sent until the receiver accepts it.",
+        show_default=False,
+    ),
+]
+_Attempts = Annotated[int, typer.Option(min=1, help="Attempts before an event goes to --dead-letters.")]
+_Batch = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=MAX_BATCH,
+        help="Maximum number of events in a request to a webhook; above 1, events are sent in batches.",
+    ),
+]
+_Timeout = Annotated[str, typer.Option(help="Time limit of a request to the receiver.")]
+_MaxBackoff = Annotated[str, typer.Option(help="Maximum pause between two attempts.")]
+
+
 def watch(
     store: StoreOrServer = None,
     server: Server = None,
     token: ServerToken = None,
     realm: Realm = "default",
-    catalog: Annotated[
-        str | None, typer.Option(help="Catalog whose changes are shown; required if there are several.")
-    ] = None,
-    branch: Annotated[str, typer.Option(help="Branch of the catalog.")] = MAIN,
-    after: Annotated[
-        str | None,
-        typer.Option(
-            metavar="POSITION",
-            help="Begin after this commit number or event id, or with the 'oldest' change; by default, with new "
-            "changes.",
-            show_default=False,
-        ),
-    ] = None,
+    catalog: _Catalog = None,
+    branch: _Branch = MAIN,
+    after: _After = None,
     table: ChangedNames = None,
     principal: ChangedBy = None,
     action: ChangeActions = None,
-    source: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URI",
-            help="Attribute 'source' of CloudEvents, or namespace of OpenLineage's jobs; by default "
-            "/catalogs/NAME/branches/NAME.",
-            show_default=False,
-        ),
-    ] = None,
-    post: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Send the events to this webhook instead of printing them.",
-            show_default=False,
-        ),
-    ] = None,
-    openlineage: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Send the changes of tables and views to this receiver as OpenLineage run events. An address without "
-            "a path gets /api/v1/lineage. Needs STORE.",
-            show_default=False,
-        ),
-    ] = None,
-    secret: Annotated[
-        str | None,
-        typer.Option(
-            metavar="env:NAME",
-            help="Environment variable with the secret for signatures, which --post needs, or with the API key for "
-            "--openlineage.",
-            show_default=False,
-        ),
-    ] = None,
-    cursor: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="File that keeps the position up to which events were delivered; needed for sending. If it exists, "
-            "begin there.",
-            show_default=False,
-        ),
-    ] = None,
-    dead_letters: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="File for events that are given up; without it, an event is sent until the receiver accepts it.",
-            show_default=False,
-        ),
-    ] = None,
-    attempts: Annotated[
-        int, typer.Option(min=1, help="Attempts before an event goes to --dead-letters.")
-    ] = 10,
-    batch: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            max=MAX_BATCH,
-            help="Maximum number of events in a request to a webhook; above 1, events are sent in batches.",
-        ),
-    ] = 1,
-    timeout: Annotated[str, typer.Option(help="Time limit of a request to the receiver.")] = "30s",
-    max_backoff: Annotated[str, typer.Option(help="Maximum pause between two attempts.")] = "5min",
+    source: _Source = None,
+    post: _Post = None,
+    openlineage: _OpenLineage = None,
+    secret: _Secret = None,
+    cursor: _Cursor = None,
+    dead_letters: _DeadLetters = None,
+    attempts: _Attempts = 10,
+    batch: _Batch = 1,
+    timeout: _Timeout = "30s",
+    max_backoff: _MaxBackoff = "5min",
     password: Password = None,
 ) -> None:
     """Print the changes of a branch as CloudEvents, or send them to a webhook or as OpenLineage events."""

@@ -173,7 +173,7 @@ def authorize(
 
 
 def is_open(needs: Needs) -> bool:
-    """Whether the needs depend on nothing that a request names."""
+    """Whether the needs are the same whatever the request names."""
     return _declared(needs).is_open
 
 

@@ -96,6 +96,5 @@ def _text(name: bytes) -> str:
         text = ""
     if not text:
         raise BadRequestError("the name of the realm is empty or not UTF-8")
-    return text[
-        : MAX_REALM_BYTES + 1
-    ]  # no realm has a longer name; the server remembers names for a short time
+    # The server remembers names for a short time, so it cuts them. No realm has a name of this length.
+    return text[: MAX_REALM_BYTES + 1]
