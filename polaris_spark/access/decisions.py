@@ -94,9 +94,9 @@ class Decisions:
         try:
             found = list(self._authorizer.decide(question, self._timeout))
             if self._monotonic() - begin > self._timeout:
-                raise AuthorizerError(f"it needed more than {self._timeout:g} s")
+                raise AuthorizerError(f"it took longer than its timeout of {self._timeout:g} s")
             if len(found) != len(question.securables) or not all(isinstance(one, bool) for one in found):
-                raise AuthorizerError("its answer is not one decision for each securable")
+                raise AuthorizerError("it did not return one decision, true or false, for each securable")
         except Exception as error:  # any failure of an authorizer must refuse the request
             log.warning("authorizer %s made no decision: %s", self._name, error, exc_info=True)
             said = str(error) if isinstance(error, PolarisError) else "it failed; the log has the error"
@@ -131,7 +131,7 @@ _loaded: Final = _Loaded()
 
 
 def decisions_of(name: str) -> Decisions:
-    """Return the decisions of an authorizer. The settings are read when the process first uses it.
+    """Return the decisions of an authorizer. The settings of the authorizer are read when the process first uses it.
 
     Raises:
         ForbiddenError: this process has no usable settings of the authorizer.
@@ -150,7 +150,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def _load(path: str, name: str) -> Decisions:
     if not path:
-        raise InputError(f"set the environment variable {VARIABLE} to the file with its settings")
+        raise InputError(f"set the environment variable {VARIABLE} to the path of the file with its settings")
     try:
         file = msgspec.json.decode(Path(path).read_bytes(), type=_File)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -183,7 +183,8 @@ def _made(kind: str, name: str, settings: dict[str, Any]) -> Authorizer:
     except Exception as error:  # of another package
         log.warning("the authorizer %s could not be made: %s", name, error, exc_info=True)
         raise InputError(
-            f"the type {kind!r} of the authorizer {name!r} failed ({type(error).__name__}); the log has the error"
+            f"the authorizer {name!r} of type {kind!r} could not be created ({type(error).__name__}); see the log for "
+            "the error"
         ) from None
     return made
 

@@ -125,7 +125,7 @@ class OpaAuthorizer:
         """Return the result of a call. Wait at most the timeout, even if the server sends its headers byte by byte: the
         timeout of `requests` begins again at each byte. The thread of such a call goes on until the connection ends."""
         if not self._free.acquire(timeout=timeout):
-            raise AuthorizerError(f"{_CALLS} calls of OPA are in progress")
+            raise AuthorizerError(f"{_CALLS} calls to OPA, the maximum, were in progress for {timeout:g} s")
         done: concurrent.futures.Future[dict[str, Any]] = concurrent.futures.Future()
 
         def run() -> None:
@@ -194,11 +194,11 @@ class OpaAuthorizer:
 
 
 def _checked(token: str) -> str:
-    """Return a token that a header can contain. With others, `requests` raises errors that contain the token, and the
-    log would show it.
+    """Check that an HTTP header can contain a token, and return the token. For any other token, `requests` would raise
+    an error that contains the token, and the token would get into the log.
 
     Raises:
-        InputError: it has other characters than printable ones of ASCII, or none.
+        InputError: the token is empty, or contains characters other than printable ASCII.
     """
     if not token or not all("!" <= one <= "~" for one in token):
         raise InputError(

@@ -46,7 +46,7 @@ class ChangeFilter(NamedTuple):
     actions: tuple[str, ...] = ()
 
     def allows(self, change: Json) -> bool:
-        """Whether a change is shown. For a rename, the old and the new name count."""
+        """Whether a change is shown. A rename is shown if its old or its new name is allowed."""
         return (
             (not self.names or change["name"] in self.names or change.get("old-name") in self.names)
             and (not self.principals or change["principal"] in self.principals)
@@ -191,8 +191,8 @@ def limits(log: BranchLog, begin: AsOf | None, end: AsOf | None) -> tuple[int, i
 
 
 def _first_after(log: BranchLog, begin: AsOf | None) -> int:
-    """Return the number of the first commit after a point; the number of the oldest commit whose log is kept if the
-    point is None or older."""
+    """Return the number of the first commit after a point; if the point is None or older than the log, return the
+    number of the oldest commit whose log is kept."""
     from polaris_spark.catalog.branches.archived_log import first_after
     from polaris_spark.errors import HistoryTrimmedError
 
@@ -205,8 +205,8 @@ def _first_after(log: BranchLog, begin: AsOf | None) -> int:
 
 
 def position_at(log: BranchLog, begin: AsOf) -> LogPosition:
-    """Return the position after a point of a log; the position before all changes that are kept if the point is
-    older."""
+    """Return the position after a point of a log. If the point is older than the log, return the position before the
+    oldest change that is kept."""
     from polaris_spark.catalog.branches.change_log import LogPosition
 
     return LogPosition(_first_after(log, begin) - 1)

@@ -78,7 +78,7 @@ class Requested(NamedTuple):
 
 
 class Decision:
-    """The decisions of a commit about the intents of other processes (`intents`)."""
+    """What a commit decides about the intents of other processes (`intents`)."""
 
     def __init__(self) -> None:
         self.slots: tuple[Slot, ...] = ()
@@ -260,8 +260,8 @@ class Applier:
         encode: Encode,
     ) -> ObjectRows | Redone:
         """Apply the request of a change of another process, after the changes that `applied` already contains. Return
-        the rows of the change's objects, or why the change was not made. It is left out if the changes of this process
-        have other settings, if it writes files, or if it takes too long.
+        the rows of the change's objects, or why the change was not made. The change is not made if this process has
+        other settings, if the change writes files, or if it takes too long.
 
         Args:
             request: see `Change.as_request`.
@@ -389,7 +389,7 @@ class Applier:
         return list(listed[mark.first : mark.first + mark.count])
 
     def _refuse_forgotten(self, operation: Operation, floor: int) -> None:
-        """Raise an error if an operation's id was made too long ago or too far in the future.
+        """Raise an error if the time in an operation's id is too long ago or too far in the future.
 
         An old operation may have been carried out, and its record deleted. A future operation would be remembered for
         too long.

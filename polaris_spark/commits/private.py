@@ -27,8 +27,8 @@ R = TypeVar("R")
 class PrivateCommitter:
     """Commits changes one after the other, and keeps the commits in memory. Thread-safe.
 
-    Nothing else changes the reference. So a change is prepared and applied once, and there are no rows to write
-    and nothing to swap. Files are written.
+    Nothing else changes the reference. So a change is prepared and applied once, no rows are written, and nothing is
+    swapped. But files are written.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class PrivateCommitter:
             return pending.result  # type: ignore[no-any-return]  # a Pending carries any change's result
 
     def _carried_out(self, pending: Pending, *, apart: bool) -> bool:
-        """Prepare and apply a change. Return False if it must be prepared again.
+        """Prepare and apply a change. Return False if the change must be prepared again.
 
         Args:
             apart: whether the change may take longer than a change in a batch.

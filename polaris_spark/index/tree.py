@@ -225,7 +225,7 @@ class Index:
 
     @property
     def tree(self) -> IndexRoot:
-        """The tree without the embedded changes, as a root that embeds nothing."""
+        """The tree without the embedded changes, as a root whose embedded part is empty."""
         return IndexRoot(self._root.shard, self._root.height, self._root.count)
 
     def embedded(self, start: bytes = b"", end: bytes | None = None) -> dict[bytes, Entry | None]:

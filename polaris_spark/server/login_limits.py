@@ -37,8 +37,8 @@ _SECRETS_WAITING: Final = 64
 
 
 class Verifications:
-    """Threads that verify tokens or secrets, so that slow or many logins do not hinder other requests. Only the thread
-    of the event loop may use it."""
+    """Threads that verify tokens or secrets, so that slow logins, or many of them, do not delay other requests. Only
+    the thread of the event loop may use it."""
 
     def __init__(self, threads: int, most: int, name: str) -> None:
         """
@@ -146,8 +146,8 @@ class FailureLimit:
 
 
 class Remembered(Generic[V]):
-    """Values by secret, for a short time. Only a keyed hash of each secret is in memory, with a key of this process.
-    Thread-safe, and bounded in size."""
+    """A cache from secrets to values, each kept for a short time. Only a keyed hash of each secret is in memory, with a
+    key of this process. Thread-safe, and bounded in size."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic, most: int = KEYS) -> None:
         """

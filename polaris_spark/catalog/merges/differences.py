@@ -115,12 +115,13 @@ def described(change: EntityChange, reader: ObjectReader) -> Described | None:
 def differences(
     before: Version, after: Version, reader: ObjectReader, *, by_name: bool = False
 ) -> dict[str, str]:
-    """Return what differs between the contents of two versions of an entity, by the name of the field
-    (`metadata.version_details`). The result is empty if an imported table was not loaded yet, or the versions are of
-    different kinds.
+    """Return what differs between the contents of two versions of an entity, as a dict from field (see
+    `metadata.version_details`) to text. The result is empty if an imported table was not loaded yet, or the versions
+    are of different kinds.
 
     Args:
-        by_name: whether columns of tables are compared by their names, because they are different tables.
+        by_name: whether to compare the columns of tables by name instead of by id. Set it if `before` and `after` are
+            versions of different tables.
     """
     if before.content == after.content:
         return {}

@@ -330,8 +330,8 @@ class CommitTable(TableChange):
 
 
 def _changes_places(updates: Sequence[dict[str, Any]]) -> bool:
-    """Whether updates may change which locations a table uses. Whether it may use them depends on the process: on its
-    file system, and on the stores that it has open."""
+    """Whether updates may change the locations that a table uses. Only the process that received the request can decide
+    whether these locations are allowed, because this depends on its file system and on the stores that it has open."""
     names = {name for update in updates for name in (*_names(update, "updates"), *_names(update, "removals"))}
     return any(update.get("action") == "set-location" for update in updates) or not names.isdisjoint(
         locations.PATHS

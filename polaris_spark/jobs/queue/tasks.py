@@ -142,7 +142,7 @@ def _drop_schedule(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[A
     name, session = arguments["name"], call.session
     try:
         if read_queue(session.catalog) is None:
-            raise NotFoundError(f"there is no schedule {name!r}; the catalog has none")
+            raise NotFoundError(f"there is no schedule {name!r}; the catalog has no schedules")
         _commit(call, DropSchedule(session.connection.clock, session.operation(), name))
     except NotFoundError:
         if not arguments.get("if_exists", False):
@@ -322,10 +322,10 @@ DROP_TASK = Procedure(
 
 
 def adding(find: Find) -> tuple[Procedure, Procedure]:
-    """Return the procedures `add_schedule` and `enqueue`.
+    """Return the procedures `add_schedule` and `enqueue`, which add tasks that run other procedures.
 
     Args:
-        find: finds the procedures that they let workers run.
+        find: finds a procedure that a task runs, by its name.
     """
     add_schedule = Procedure(
         name="add_schedule",
