@@ -122,7 +122,10 @@ MetadataFiles = Annotated[
     ),
 ]
 Work = Annotated[
-    bool, typer.Option("--work", help="Also run the schedules and tasks of the realm that are due.")
+    bool,
+    typer.Option(
+        "--work", help="Also run the schedules and tasks of the realm, or of all served realms, that are due."
+    ),
 ]
 Concurrency = Annotated[
     int, typer.Option(min=1, max=64, help="Maximum number of simultaneous runs of --work.")
@@ -217,7 +220,7 @@ def serve(
         raise InputError("--realm-domain needs --realms; give both")
     allowed = allow_location or []
     if realms is not None:
-        check_options(property, allowed, token=token, warehouse=warehouse, work=work)
+        check_options(property, allowed, token=token, warehouse=warehouse)
     options = {"warehouse": warehouse, "principal": principal, "metadata-files": metadata_files}
     given = {"store": store, "realm": realm or "default", "catalog": catalog}
     given |= {name: text for name, text in options.items() if text}
@@ -248,7 +251,8 @@ def serve(
     if realms is not None:
         many = ServedStore(store, properties, password, allowed, follow_links=follow_links, storage=storage)
         names = server.RealmNames(realm, realm_domain)
-        many.serve(names, served_realms(realms), max_open_realms, endpoint, _announce)
+        workers = concurrency if work else 0
+        many.serve(names, served_realms(realms), max_open_realms, endpoint, _announce, workers)
         return
     session = open_session(properties, SystemClock(), ROUTER)
     served = server.ServedCatalogs(session, allowed=allowed, follow_links=follow_links, storage=storage)

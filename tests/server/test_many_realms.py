@@ -416,7 +416,7 @@ def test_options_that_many_realms_could_share_are_refused(tmp_path: Path) -> Non
             "--property",
             f"warehouse={tmp_path}",
         ],
-        "logs in to none": ["--insecure", "--property", "credential=env:TOKEN"],
+        "there is no login": ["--insecure", "--property", "credential=env:TOKEN"],
         "is not one of the realms": ["--insecure", "--realm", "other"],
         "must be at least 1": ["--insecure", "--max-open-realms", "0"],
     }

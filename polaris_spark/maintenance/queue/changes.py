@@ -330,6 +330,11 @@ class FollowPolicies(QueueChange[None]):
             state.put(COUNTS, _FOLLOWED, Entry(value=id_bytes(self.commit)))
 
 
+def is_due(state: State, now_ms: int) -> bool:
+    """Whether a worker has something to do in a queue at a time, in milliseconds since 1970."""
+    return bool(state.scan(DUE, b"", _time(now_ms + 1), limit=1))
+
+
 def followed(state: State) -> int:
     """Return the id of the commit of the policies whose tasks are in the queue; 0 if there is none."""
     found = state.lookup(COUNTS, _FOLLOWED)
