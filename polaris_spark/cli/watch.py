@@ -20,6 +20,7 @@ from polaris_spark.cli.options import (
     Server,
     ServerToken,
     StoreOrServer,
+    require_with,
     required_store,
 )
 from polaris_spark.errors import InputError
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     Encode: TypeAlias = Callable[[list[Json], str], Iterator[Event]]
 
 MAX_BATCH = 1_000
+
+_OF_SENDING = ("secret", "cursor", "dead_letters", "attempts", "batch", "timeout", "max_backoff")
+"""Parameters of the options that have no effect if events are printed."""
 
 
 _Catalog = Annotated[
@@ -117,6 +121,7 @@ _MaxBackoff = Annotated[str, typer.Option(help="Maximum pause between two attemp
 
 
 def watch(
+    context: typer.Context,
     store: StoreOrServer = None,
     server: Server = None,
     token: ServerToken = None,
@@ -144,6 +149,10 @@ def watch(
     from polaris_spark.cli.cloud_events import require_libraries
     from polaris_spark.cli.log import ChangeFilter
 
+    sends = post is not None or openlineage is not None
+    require_with(context, "--post or --openlineage", *_OF_SENDING, is_given=sends)
+    require_with(context, "--post", "batch", is_given=post is not None)
+    require_with(context, "--dead-letters", "attempts", is_given=dead_letters is not None)
     begin = None if after is None else begun_at(after)
     if source is not None and (not source.isprintable() or not source or " " in source):
         raise InputError(f"--source is {source!r}; it must be a URI without spaces, such as urn:shop")
@@ -197,8 +206,6 @@ def _delivery(
     from polaris_spark.cli.webhooks import secrets_of, webhook_requests
 
     if post is None and openlineage is None:
-        if not (secret is None and cursor is None and dead_letters is None):
-            raise InputError("--secret, --cursor and --dead-letters need --post or --openlineage")
         return None
     if post is not None and openlineage is not None:
         raise InputError(
@@ -214,8 +221,6 @@ def _delivery(
     url = checked_url(option, openlineage or post or "")
     if openlineage is None:
         make_request = webhook_requests(secrets_of(secret), batched=batch > 1)
-    elif batch > 1:
-        raise InputError("--batch is for --post; a request to --openlineage has one event")
     else:
         url = endpoint(url)
         make_request = openlineage_requests(None if secret is None else secret_in(secret))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polaris_spark.cli.options import Password, Property, Store
+from polaris_spark.cli.options import Password, Property, Store, refuse_with
 from polaris_spark.cli.output import screen
 from polaris_spark.clock import SystemClock
 from polaris_spark.errors import InputError
@@ -33,6 +33,7 @@ Lease = Annotated[
 
 
 def work(
+    context: typer.Context,
     store: Store,
     realm: Annotated[
         str | None, typer.Option(help="Realm of the store. [default: default]", show_default=False)
@@ -64,6 +65,7 @@ def work(
     from polaris_spark.rest.opening import open_session
     from polaris_spark.spark.options import refuse_memory
 
+    refuse_with(context, "--once", "poll", is_given=once)
     poll_ms, lease_ms = positive("--poll", poll), positive("--lease", lease)
     if realms is not None and realm is not None:
         raise InputError("give either --realm or --realms")
