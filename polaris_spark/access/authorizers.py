@@ -63,7 +63,7 @@ class Authorizer(Protocol):
 
 Factory = Callable[[dict[str, object]], Authorizer]
 """Function that an entry point refers to. It takes the settings of the authorizer from the file, without `type`,
-`timeout` and `cache`, and returns the authorizer. It raises `InputError` if a setting cannot be used."""
+`timeout`, `calls` and `cache`, and returns the authorizer. It raises `InputError` if a setting cannot be used."""
 
 
 class AuthorizerError(TryAgainError):

@@ -22,6 +22,7 @@ from polaris_spark.cli.options import (
     Password,
     Realm,
     Store,
+    refuse_with,
 )
 from polaris_spark.cli.output import NO_ROWS, counted, hexadecimal, plain, print_json, screen
 from polaris_spark.clock import iso_text
@@ -89,6 +90,7 @@ _Follow = Annotated[
 
 
 def log(
+    context: typer.Context,
     store: Store,
     realm: Realm = "default",
     catalog: _Catalog = None,
@@ -109,6 +111,8 @@ def log(
     from polaris_spark.cli.stores import open_store
     from polaris_spark.commits.as_of import AsOf
 
+    refuse_with(context, "--reference", "catalog", "branch", is_given=reference is not None)
+    refuse_with(context, "--follow", "limit", is_given=follow)
     if follow and (until is not None or not as_json):
         raise InputError(
             "--follow prints lines of JSON until it is interrupted: add --json, and leave out --until"

@@ -49,6 +49,8 @@ class SweptRealm(NamedTuple):
     """The rows that were deleted; None if the realm could not be swept."""
     error: PolarisError | None = None
     """Why the realm could not be swept. Nothing of it was deleted, or, if the database failed, a part."""
+    note: str = ""
+    """Why there was nothing to sweep, although this is no error."""
 
 
 def sweep_realms(

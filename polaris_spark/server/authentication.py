@@ -112,7 +112,10 @@ class Authentication:
         Raises:
             TooManyRequestsError: too many attempts have failed; try again later.
         """
-        wait = self.memory.addresses.wait_seconds((self.realm.name, address))
+        wait = max(
+            self.memory.addresses.wait_seconds((self.realm.name, address)),
+            self.memory.everywhere.wait_seconds(address),
+        )
         if wait:
             self.limited(method)
             raise TooManyRequestsError(
@@ -126,6 +129,7 @@ class Authentication:
     def failed(self, address: str, method: str, reason: str, **more: str | None) -> None:
         """Count and log a refused login."""
         self.memory.addresses.fail((self.realm.name, address))
+        self.memory.everywhere.fail(address)
         self._metrics.login(method, "refused", self.realm.label)
         log.warning(
             "login refused: %s", described(method, address, reason=reason, realm=self.realm.logged, **more)

@@ -90,9 +90,9 @@ class Logins:
         self._has_many_realms = has_many_realms
         self._threads = VerifyingThreads()
         self._memory = LoginMemory(failures_per_address)
-        self._memory_of_missing = LoginMemory(failures_per_address)
+        self._memory_of_missing = LoginMemory(failures_per_address, self._memory.everywhere)
         """Failed logins to realms that are not served. One memory serves all such names, because a client can invent
-        any number of them."""
+        any number of them. Failures of an address in all realms are counted together as well."""
 
     def realm(self, catalogs: ServedCatalogs) -> ServedRealm:
         """Return an open realm with its authentication."""
