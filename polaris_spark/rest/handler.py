@@ -127,7 +127,7 @@ def _resolved(
     begun = found = catalog_at(catalog, state) if state else catalog
     params = match.params
     name = params.get("table") or params.get("view") or ""
-    if STATE in name:
+    if STATE in name and "namespace" in params:  # else it is the id of a table
         found, plain = _at_named_state(begun, namespace_in(params["namespace"]), name)
         params = {key: plain if value == name else value for key, value in params.items()}
     if body and STATE in body and match.template in _NAMES_IN_BODY:
