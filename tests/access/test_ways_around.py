@@ -62,6 +62,10 @@ def test_a_grant_on_a_table_shows_only_this_table_and_the_way_to_it(world: World
     assert ann.status("GET", f"{T}/t") == 200
     assert ann.status("GET", f"{T}/u") == 404
     assert ann.status("GET", "v1/namespaces/hidden/tables") == 404
+    namespaces = ("db", "deep", "deep%1Fer", "hidden", "missing")
+    found = {name: ann.status("HEAD", f"v1/namespaces/{name}") for name in namespaces}
+    assert found == {"db": 204, "deep": 204, "deep%1Fer": 204, "hidden": 404, "missing": 404}
+    assert ann.status("GET", "v1/namespaces/db") == 403
 
 
 def test_hidden_names_get_the_answers_of_missing_names(world: World, ann: User) -> None:
@@ -75,6 +79,7 @@ def test_hidden_names_get_the_answers_of_missing_names(world: World, ann: User) 
         ("POST", f"{T}/NAME", {"requirements": [], "updates": []}),
         ("GET", "v1/namespaces/db/views/NAME", None),
         ("GET", "v1/namespaces/NAME", None),
+        ("HEAD", "v1/namespaces/NAME", None),
         ("GET", "v1/namespaces/NAME/tables", None),
         ("GET", "v1/namespaces/NAME/tables/t", None),
         ("POST", "v1/namespaces/NAME/tables", {"name": "x", "schema": SCHEMA}),
