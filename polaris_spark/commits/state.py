@@ -385,7 +385,8 @@ class State:
     def add(self, value: msgspec.Struct) -> int:
         """Add a new object and return its id."""
         id = self.new_id()
-        self.add_all([(id, value)])
+        self._objects[id] = value
+        self.effects.objects.append((id, value))
         return id
 
     def add_all(self, objects: Iterable[tuple[int, msgspec.Struct]]) -> None:
