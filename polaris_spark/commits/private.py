@@ -67,6 +67,8 @@ class PrivateCommitter:
         self._files = files
         self._applier = Applier(name, ids, clock, settings.operation_lifetime_ms)
         self._builder = Builder(store, ids, settings)
+        self.changed: dict[str, set[bytes]] = {}
+        """The keys that its commits have set or removed, by index."""
         self._applied: Applied | None = None
         """Changes that are not in a commit yet. All have succeeded."""
         self._closed_because = ""
@@ -160,6 +162,8 @@ class PrivateCommitter:
                 if effects.files:
                     self._files.write_all(effects.files)
                 self.store.keep(effects.objects)
+                for index, key, _ in effects.puts:
+                    self.changed.setdefault(index, set()).add(key)
         except BaseException:
             self._applied = self._repeated(applied, made)
             raise

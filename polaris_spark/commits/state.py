@@ -236,7 +236,8 @@ class State:
     def lookup(self, index: str, key: bytes) -> Entry | None:
         """Return the entry of `key` in an index, or None if the key is absent, and record the read."""
         found = self._open(index).get(key)
-        if key not in self._written.get(index, ()):
+        written = self._written.get(index)
+        if written is None or key not in written:
             self.reads.append(Point(index, key, found))
         return found
 
@@ -357,13 +358,13 @@ class State:
     def put(self, index: str, key: bytes, entry: Entry) -> None:
         """Set the entry of `key` in an index."""
         self._writable(index).put(key, entry)
-        self._written.setdefault(index, set()).add(key)
+        self._written[index].add(key)
         self.effects.puts.append((index, key, entry))
 
     def remove(self, index: str, key: bytes) -> None:
         """Remove `key` from an index."""
         self._writable(index).remove(key)
-        self._written.setdefault(index, set()).add(key)
+        self._written[index].add(key)
         self.effects.puts.append((index, key, None))
 
     def compact(self, index: str, start: bytes, leaves: int) -> Compacted:
@@ -485,6 +486,7 @@ class State:
             index = self.indexes[name] = self.base.index(name).copy(self._shards)
         if name not in self._savepoints:
             self._savepoints[name] = index.savepoint()
+            self._written[name] = set()
         return index
 
 
