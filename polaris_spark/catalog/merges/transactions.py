@@ -2,7 +2,7 @@
 
 A transaction works on a copy of a branch, its *parent*, in the memory of this process (`PrivateCommitter`). The copy
 begins at the newest commit of the parent, so all requests of the transaction see one state of the catalog and the
-transaction's own changes. Each request is a commit to the copy, which writes nothing to the database. The commit of the
+transaction's own changes. The requests are commits to the copy, which write nothing to the database. The commit of the
 transaction merges the copy into the parent (`state_merge`): one commit of everything, or an error that names the
 conflicts. Nobody else sees its changes before.
 
