@@ -548,14 +548,37 @@ def _tuple(name: str, hint: Any, item: Any) -> _Field:
     if inner is None or _wire(inner).cls is inner:
         return _Field(name, hint, None, None)
     wire = _wire(inner)
+    singles = _single_pointers(inner)
 
     def pack(values: Collection[Any], strong: list[int], weak: list[int]) -> Any:
-        return [wire.pack(value, strong, weak) for value in values]
+        if singles is None:
+            return [wire.pack(value, strong, weak) for value in values]
+        packed = []
+        for value in values:  # as `_packer` does, but without a call for each value
+            fields = list(astuple(value))
+            for position, is_weak in singles:
+                found = fields[position]
+                if found:
+                    ids = weak if is_weak else strong
+                    ids.append(found)
+                    fields[position] = len(ids)
+            packed.append(fields)
+        return packed
 
     def unpack(values: Collection[Any], strong: tuple[int, ...], weak: tuple[int, ...]) -> Any:
         return tuple([wire.unpack(value, strong, weak) for value in values]) if values else ()
 
     return _Field(name, tuple[wire.cls, ...], pack, unpack)  # type: ignore[name-defined]  # made at run time
+
+
+def _single_pointers(cls: type[msgspec.Struct]) -> list[tuple[int, bool]] | None:
+    """Return (position, whether it is weak) of each field of a class that is a pointer. Return None if other fields
+    contain pointers, too."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    fields = [_field(f.name, hints[f.name]) for f in msgspec.structs.fields(cls)]
+    pointing = [(at, field.is_weak) for at, field in enumerate(fields) if field.pack is not None]
+    singles = [(at, is_weak) for at, is_weak in pointing if is_weak is not None]
+    return singles if len(singles) == len(pointing) else None
 
 
 def _pointers(name: str, *, weak: bool) -> _Field:

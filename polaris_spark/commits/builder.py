@@ -34,6 +34,15 @@ class Builder:
         self._ids = ids
         self._settings = settings
 
+    def require_supported(self, base: CommitReader) -> None:
+        """Refuse a commit that a newer release made, because its unknown fields would be lost in the next commit.
+
+        Raises:
+            NewerFormatError: a newer release made it.
+        """
+        if not base.ours:
+            self._store.get_for_rewrite(base.head.commit, Commit)
+
     def build(self, applied: Applied) -> Built:
         """Build one commit of all applied changes and return it. Its parent is the head that the changes were applied
         to."""
@@ -42,8 +51,7 @@ class Builder:
             raise ValueError(
                 "no commit can follow a forecast of a head, because it lacks the changes of other processes"
             )
-        if not base.ours:  # refuse a commit of a newer release: its unknown fields would be lost in the child
-            self._store.get_for_rewrite(base.head.commit, Commit)
+        self.require_supported(base)
         time, resets = next_time(base.head, base.commit, self._ids.now_ms())
         objects = [item for effects in applied.effects for item in effects.objects]
         objects.append((applied.entries_id, Entries(tuple(applied.entries))))

@@ -73,6 +73,8 @@ class Change(ABC, Generic[P, R]):
     from_elsewhere: bool = False
     """Whether the change can bring stored content to the reference that its head does not have, such as content of
     another branch or of an earlier commit. A sweep may delete such content until the change is committed."""
+    reads_to_prepare: bool = True
+    """Whether `prepare` reads from `view`."""
     size: int = 1
     """Approximate number of steps of `apply`: one for each part of the request, such as an update or a column."""
 

@@ -237,7 +237,8 @@ class State:
     def lookup(self, index: str, key: bytes) -> Entry | None:
         """Return the entry of `key` in an index, or None if the key is absent, and record the read."""
         found = self._open(index).get(key)
-        if key not in self._written.get(index, ()):
+        written = self._written.get(index)
+        if written is None or key not in written:
             self.reads.append(Point(index, key, found))
         return found
 
@@ -359,13 +360,13 @@ class State:
     def put(self, index: str, key: bytes, entry: Entry) -> None:
         """Set the entry of `key` in an index."""
         self._writable(index).put(key, entry)
-        self._written.setdefault(index, set()).add(key)
+        self._written[index].add(key)
         self.effects.puts.append((index, key, entry))
 
     def remove(self, index: str, key: bytes) -> None:
         """Remove `key` from an index."""
         self._writable(index).remove(key)
-        self._written.setdefault(index, set()).add(key)
+        self._written[index].add(key)
         self.effects.puts.append((index, key, None))
 
     def compact(self, index: str, start: bytes, leaves: int) -> Compacted:
@@ -387,7 +388,8 @@ class State:
     def add(self, value: msgspec.Struct) -> int:
         """Add a new object and return its id."""
         id = self.new_id()
-        self.add_all([(id, value)])
+        self._objects[id] = value
+        self.effects.objects.append((id, value))
         return id
 
     def add_all(self, objects: Iterable[tuple[int, msgspec.Struct]]) -> None:
@@ -487,6 +489,7 @@ class State:
             index = self.indexes[name] = self.base.index(name).copy(self._shards)
         if name not in self._savepoints:
             self._savepoints[name] = index.savepoint()
+            self._written[name] = set()
         return index
 
 

@@ -375,6 +375,7 @@ class _Recorded(Change[P, R]):
     def __init__(self, change: Change[P, R], reads: list[list[Read]]) -> None:
         self.operation = change.operation
         self.onto_protected, self.size = change.onto_protected, change.size
+        self.reads_to_prepare = change.reads_to_prepare
         self._change = change
         self._reads = reads
 

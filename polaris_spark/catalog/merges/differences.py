@@ -7,7 +7,7 @@ states do not share are read, so the cost depends on the number of differences a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from polaris_spark.catalog.entities.entities import NameEntry
@@ -23,7 +23,8 @@ from polaris_spark.catalog.rows import NAMES, NAMESPACE, TABLE, VIEW, Namespace,
 from polaris_spark.catalog.tables.contents import content_of
 from polaris_spark.catalog.tables.summaries import number_in
 from polaris_spark.commits.rows import Commit
-from polaris_spark.index import IndexRoot, ShardReader, diff
+from polaris_spark.commits.state import CommitReader
+from polaris_spark.index import Entry, IndexRoot, ShardReader, diff
 from polaris_spark.index.keys import decode_key
 
 _SHOWN: Final = 8
@@ -47,8 +48,25 @@ class EntityChange(NamedTuple):
 
 def changed_entities(read: ShardReader, before: Commit, after: Commit) -> dict[int, EntityChange]:
     """Return the entities that differ in two states, by entity id, sorted by name."""
+    return _by_entity(diff(_names(before), _names(after), read))
+
+
+def changed_among(
+    keys: Collection[bytes], before: CommitReader, after: CommitReader
+) -> dict[int, EntityChange]:
+    """Return the entities that differ in two states, by entity id, sorted by name.
+
+    Args:
+        keys: keys in the index `names`. The states are the same at all other keys.
+    """
+    names = sorted(keys)
+    entries = zip(names, before.index(NAMES).get_many(names), after.index(NAMES).get_many(names), strict=True)
+    return _by_entity((key, old, new) for key, old, new in entries if old != new)
+
+
+def _by_entity(differences: Iterable[tuple[bytes, Entry | None, Entry | None]]) -> dict[int, EntityChange]:
     found: dict[int, EntityChange] = {}
-    for key, old, new in diff(_names(before), _names(after), read):
+    for key, old, new in differences:
         if old is not None:
             id = id_from(old.value)
             found[id] = EntityChange(id, Version(key, old.pointer), found[id].after if id in found else None)

@@ -2,7 +2,7 @@
 
 A transaction works on a copy of a branch, its *parent*, in the memory of this process (`PrivateCommitter`). The copy
 begins at the newest commit of the parent, so all requests of the transaction see one state of the catalog and the
-transaction's own changes. Each request is a commit to the copy, which writes nothing to the database. The commit of the
+transaction's own changes. The requests are commits to the copy, which write nothing to the database. The commit of the
 transaction merges the copy into the parent (`state_merge`): one commit of everything, or an error that names the
 conflicts. Before this, nobody else sees the changes of the transaction.
 
@@ -32,7 +32,7 @@ import msgspec
 
 from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.catalog.catalogs.references import head_name
-from polaris_spark.catalog.merges.differences import EntityChange, changed_entities
+from polaris_spark.catalog.merges.differences import EntityChange, changed_among
 from polaris_spark.catalog.merges.merge_steps import Difference, Merged
 from polaris_spark.catalog.merges.state_merge import MergeStates, new_difference
 from polaris_spark.catalog.metadata.rows import Table, View
@@ -158,6 +158,8 @@ class Transaction:
         self.store = UnwrittenObjects(begin.store)
         """Store with the objects of the copy."""
         self.files = _Files(parent.files)
+        self.changed: dict[str, set[bytes]] = {}
+        """The keys that differ from `begin`, and perhaps others, by index."""
         self.copy: PrivateCommitter
         """Commits the requests of the transaction."""
         self.state = ""
@@ -179,6 +181,7 @@ class Transaction:
         self.copy = parent.references.open_private(
             head_name(parent.row, self.state), self.store, commit, self.files
         )
+        self.copy.changed = self.changed
         parent.opened_branches.add(self.state)
         parent.record_reads(self.state, self.reads)
         _shown[self.state] = self
@@ -193,7 +196,7 @@ class Transaction:
     @property
     def head(self) -> CommitReader:
         """The newest commit of the copy."""
-        return self.parent.on_branch(self.state).head()
+        return self.copy.read()
 
 
 _shown: dict[str, Transaction] = {}
@@ -410,9 +413,7 @@ def _difference(transaction: Transaction, view: State) -> Difference:
     """Return the changes of a transaction, to be applied to the newest state of its parent."""
     parent, begin, head = transaction.parent, transaction.begin, transaction.head
     _require_history(view, begin.head)
-    changes = changed_entities(
-        parent.on_branch(transaction.state).reader.read_shards, begin.commit, head.commit
-    )
+    changes = changed_among(transaction.changed.get(NAMES, ()), begin, head)
     new_ids, objects = _needed(
         transaction, changes, view.new_id, renews=view.base.head.fence != begin.head.fence
     )

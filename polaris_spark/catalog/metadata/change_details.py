@@ -193,8 +193,13 @@ def _type(column: Column) -> str:
 def table_details(draft: TableValues) -> dict[str, str]:
     """Return the fields about the changes of a table. Call this before the draft is frozen."""
     base = draft.base
+    if base is not None and not draft.changes_content:
+        found = _table_properties(draft, base)
+        if draft.location != base.location:
+            found["location"] = draft.location
+        return bounded(found) if found else found
     actions = {action for action, _ in draft.changes}
-    found: dict[str, str] = {}
+    found = {}
     if base is None or draft.current_schema_id != base.current_schema_id:
         after = draft.schema_index(draft.current_schema_id)
         if after is not None:
@@ -307,9 +312,15 @@ def fields_text(draft: TableValues, piece: Json | None, ending: Callable[[Json],
 def bounded(found: dict[str, str]) -> dict[str, str]:
     """Return at most `MOST_FIELDS` of the fields, with long values cut off. The field `more` has the number of fields
     that were left out."""
-    named = [(name, text) for name, text in found.items() if name != "more"]
-    kept = {name: _cut(text, 10 if name in _LISTS else 1) for name, text in named[:MOST_FIELDS]}
-    return _with_more(kept, int(found.get("more", 0)) + max(0, len(named) - MOST_FIELDS))
+    kept = {
+        name: text if len(text) <= MOST_CHARACTERS else _cut(text, 10 if name in _LISTS else 1)
+        for name, text in found.items()
+    }
+    more = int(kept.pop("more", 0))
+    for name in list(kept)[MOST_FIELDS:]:
+        del kept[name]
+        more += 1
+    return _with_more(kept, more) if more else kept
 
 
 def _with_more(found: dict[str, str], more: int) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import os
 import uuid
 from collections.abc import Mapping
 from typing import ClassVar, Generic, NamedTuple, TypeVar
@@ -82,6 +83,13 @@ class StoredContent(NamedTuple, Generic[C]):
 
     content: int
     value: C
+
+
+def new_uuid() -> str:
+    """Return a new random UUID (RFC 9562, section 5.4). `uuid.uuid4` takes three times as long."""
+    bits = int.from_bytes(os.urandom(16), "big") & ~(0xF << 76 | 0x3 << 62) | 4 << 76 | 2 << 62
+    text = f"{bits:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def document(value: Table | View, reader: ObjectReader) -> bytes:
@@ -217,7 +225,7 @@ class ContentChange(CatalogChange[P, StoredContent[C]], Generic[P, C]):
 
     def new_values(self) -> Prepared:
         """Return a `Prepared` with the current time and a new UUID."""
-        return Prepared(self.context.clock.now_ms(), str(uuid.uuid4()))
+        return Prepared(self.context.clock.now_ms(), new_uuid())
 
     def repeat(self, state: State, entries: list[LogEntry]) -> StoredContent[C]:
         return StoredContent(entries[-1].after, state.get(entries[-1].after, self.cls))

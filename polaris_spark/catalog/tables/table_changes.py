@@ -161,6 +161,7 @@ class CommitTable(TableChange):
         self.requirements = commit.requirements
         self.updates = commit.updates
         self.append = find_append(commit.requirements, commit.updates)
+        self.reads_to_prepare = self.append is not None
         self.preparations = 0
 
     def as_request(self) -> bytes:
@@ -372,6 +373,7 @@ class CommitTables(CatalogChange[list[Prepared], list[StoredContent[Table]]]):
                 f"the transaction changes table {twice} twice; send all changes of a table together"
             )
         self.parts = [CommitTable(context, operation, commit, size=self.size) for commit in commits]
+        self.reads_to_prepare = any(part.reads_to_prepare for part in self.parts)
         for part in self.parts:
             part.said = {"from": TRANSACTION}
 
