@@ -39,7 +39,7 @@ LATE_MS: Final = FAR_MS
 because their process has given up. The margin equals the largest tolerated clock error (`FAR_MS`), so that intents of a
 machine whose clock is behind are still carried out."""
 
-ANSWERED_COMMITS: Final = 3
+ANSWERED_COMMITS: Final = 2
 """Number of commits whose new objects an answer contains, if an object of the answered change points to them. The
 receiver needs them to render its response, and has usually not read the commits of others."""
 

@@ -137,6 +137,8 @@ class _Bound:
         self._paths: dict[Path, int] = {}
         """The path of each socket, with its inode when the socket was bound. If the path has another inode now, it is
         the socket of another process."""
+        self._senders: list[socket.socket] = []
+        """The sockets in the order of their numbers."""
         self._ready = select.poll()
         try:
             for number in range(SOCKETS):
@@ -148,6 +150,7 @@ class _Bound:
     def _bind(self, path: Path) -> None:
         own = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._sockets[own.fileno()] = own
+        self._senders.append(own)
         own.settimeout(None)  # whatever `socket.setdefaulttimeout` says
         own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, _SEND_MS * 1_000))
         path.unlink(missing_ok=True)
@@ -165,7 +168,9 @@ class _Bound:
         Raises:
             OSError: the process cannot be reached now.
         """
-        next(iter(self._sockets.values())).sendto(message, flags, self.path_of(node, self.node))
+        # A datagram takes room in the buffer of the socket that sends it until it is received.
+        own = self._senders[node % SOCKETS]
+        own.sendto(message, flags, self.path_of(node, self.node))
 
     def receive(self) -> Iterator[bytes]:
         """Yield the messages that have come, at most `_MOST_AT_ONCE`. Only one thread at a time may call this."""
