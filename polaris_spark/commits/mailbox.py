@@ -134,7 +134,7 @@ class _Bound:
         self.node = node
         self._sockets: dict[int, socket.socket] = {}
         """The sockets by file descriptor."""
-        self._paths: dict[Path, int] = {}
+        self._paths: dict[str, int] = {}
         """The path of each socket, with its inode when the socket was bound. If the path has another inode now, it is
         the socket of another process."""
         self._senders: list[socket.socket] = []
@@ -142,20 +142,21 @@ class _Bound:
         self._ready = select.poll()
         try:
             for number in range(SOCKETS):
-                self._bind(Path(self.path_of(node, number)))
+                self._bind(self.path_of(node, number))
         except BaseException:
             self.close()
             raise
 
-    def _bind(self, path: Path) -> None:
+    def _bind(self, path: str) -> None:
         own = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._sockets[own.fileno()] = own
         self._senders.append(own)
         own.settimeout(None)  # whatever `socket.setdefaulttimeout` says
         own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, _SEND_MS * 1_000))
-        path.unlink(missing_ok=True)
-        own.bind(str(path))
-        self._paths[path] = path.lstat().st_ino
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        own.bind(path)
+        self._paths[path] = os.lstat(path).st_ino
         self._ready.register(own, select.POLLIN)
 
     def path_of(self, node: int, sender: int) -> str:
@@ -195,8 +196,10 @@ class _Bound:
             return False
 
     def is_in_place(self) -> bool:
-        """Whether the paths still lead to these sockets."""
-        return all(_inode(path) == inode for path, inode in self._paths.items())
+        """Whether the paths still lead to these sockets. Only the first is looked at, because what removes or replaces
+        one of them does the same to all."""
+        path, inode = next(iter(self._paths.items()))
+        return _inode(path) == inode
 
     def close_copies(self) -> None:
         """Close the sockets, and leave their paths in place."""
@@ -209,12 +212,12 @@ class _Bound:
         for path, inode in self._paths.items():
             if _inode(path) == inode:
                 with contextlib.suppress(OSError):
-                    path.unlink()
+                    os.unlink(path)
 
 
-def _inode(path: Path) -> int | None:
+def _inode(path: str) -> int | None:
     try:
-        return path.lstat().st_ino
+        return os.lstat(path).st_ino
     except OSError:
         return None
 
