@@ -29,7 +29,6 @@ from polaris_spark.errors import (
 )
 from polaris_spark.ids import IdGenerator
 from polaris_spark.index import Entry
-from polaris_spark.objects import ObjectRow
 from polaris_spark.store.objects import ObjectRows
 
 SLOW_MS = 20.0
@@ -74,7 +73,7 @@ class Requested(NamedTuple):
     """The effects of a request of another process that this process has applied."""
 
     entries: list[LogEntry]
-    rows: list[ObjectRow]
+    rows: ObjectRows
 
 
 class Decision:

@@ -73,7 +73,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     entries: dict[int, tuple[LogEntry, ...]]
     """The log entries of each change whose request was applied, by its position in the intent."""
     rows: tuple[ObjectRow, ...]
-    """Rows of the objects of these changes."""
+    """Rows of the objects of these changes, and of objects of the last commits to which they point."""
 
 
 APPLIED, REQUEST = 1, 2
