@@ -145,13 +145,13 @@ def command_group(name: str, comment: str, procedures: Mapping[str, Procedure]) 
 
 def command_of(procedure: Procedure, typed: str) -> Callable[..., None]:
     """Return a function that typer can use as a command, and that runs a procedure. Its options are the parameters of
-    the procedure, and the options that all these commands have.
+    the procedure, and those parameters of `_place` that apply to the procedure.
 
     Args:
         typed: name of the command, for error messages.
     Raises:
-        InputError: a parameter of the procedure has the name of an option that all these commands have. A parameter
-            `branch` replaces the option `--branch`.
+        InputError: a parameter of the procedure has the name of a parameter of `_place`. A parameter `branch` is
+            allowed, and replaces the option `--branch`.
     """
     shared = inspect.signature(_place).parameters
     hints = get_type_hints(_place, include_extras=True)

@@ -109,7 +109,8 @@ class DatasetName(NamedTuple):
 
 
 class _Output(NamedTuple):
-    """A change of a dataset. For a materialized view, also the change of its storage table."""
+    """A change in the log, and the dataset that it changed. A change of a materialized view's storage table is a change
+    of the view's dataset, so an operation can have two outputs for one dataset."""
 
     change: Json
     dataset: ChangedDataset

@@ -64,11 +64,11 @@ class Handover:
         self._rng = rng
 
     def base_for_intent(self, *, lost: bool) -> CommitReader | None:
-        """Return the head on which to apply changes for an intent, or None if this process is to commit next: others
-        do not commit often, this process made the newest known commit, or it has no slot.
+        """Return the head on which to apply changes for an intent, or None if this process is to commit next: others do
+        not commit often, this process made the newest known commit, or it has no slot in the reference's row (`Slot`).
 
         Args:
-            lost: whether another process just committed first. If so, and this process has no slot, get one.
+            lost: whether another process just committed first. If so, and this process has no slot, add one by a swap of the row.
         """
         if not self._turns.crowded:
             return None

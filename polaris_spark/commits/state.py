@@ -283,7 +283,8 @@ class State:
         self.reads.append(Kept(number))
 
     def require_unlogged(self, entities: Iterable[int]) -> None:
-        """Record that the reference's log has no entries about these entities after this state."""
+        """Require that the reference's log has no entries about these entities after this state when the change is
+        committed."""
         self.reads.append(Unlogged(frozenset(entities), self.base.head.commit, self.base.head.number))
 
     def require_newest(self) -> None:

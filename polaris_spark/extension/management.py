@@ -109,7 +109,8 @@ def get_managed_catalog(_: Catalog, request: Request) -> Response:
 
 
 def update_managed_catalog(_: Catalog, request: Request) -> Response:
-    """Answer `PUT catalogs/{catalog}`: replace the properties of a catalog."""
+    """Answer `PUT catalogs/{catalog}`: replace the properties of a catalog, or its allowed locations, or both,
+    whichever the request contains. The warehouse and `shared-locations` do not change."""
     asked, catalogs = decode(request.body, UpdateManagedCatalogRequest), _catalogs(request)
     found = catalogs.described(request.params["catalog"])
     if _version(found) != asked.current_entity_version:

@@ -230,7 +230,8 @@ def _run(request: Request) -> Run:
     """Return the run whose id is in the path of the request.
 
     Raises:
-        NotFoundError: the run does not exist, or an HTTP client requested the run of another principal.
+        NotFoundError: the run does not exist, or an HTTP client requested a run of another principal, or a run that
+            used other roles than its own.
     """
     runs, id = _session(request).resource(Runs), request.params["run"]
     found = runs.find(id)

@@ -146,8 +146,9 @@ class _Walk:
                 yield key_a, entry_a, entry_b
 
     def _descend(self) -> None:
-        """If both sides share the next subtree, skip it; otherwise open it. Call this only while no leaf is open on
-        either side."""
+        """If both sides have the same next subtree, skip it. Otherwise open the higher of the two or, if they have the
+        same height, the one that begins first (both if they begin at the same key). Call this only while no leaf is
+        open on either side."""
         a, b = self._a.subtrees, self._b.subtrees
         if not (a and b):
             self._open(self._a if a else self._b)

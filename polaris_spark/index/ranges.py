@@ -78,5 +78,7 @@ def grouped(weights: Sequence[int], n: int) -> list[range]:
             runs.append(range(start, position + 1))
             start, weight = position + 1, 0
     if start < len(weights):
+        if runs and not weight:  # so that there are not more than `n`
+            start = runs.pop().start
         runs.append(range(start, len(weights)))
     return runs

@@ -1,4 +1,5 @@
-"""The files that a table or view needs: its metadata files, manifest lists, manifests, data files and delete files.
+"""The files that a table or view needs: its metadata files, statistics files, manifest lists, manifests, data files and
+delete files.
 
 Every job that deletes files uses this module to find out which files must be kept. Each step is a separate function of
 values that can be sent to executors, so that the steps can run in one process or in several.

@@ -51,13 +51,13 @@ class RealmFeatures(NamedTuple):
 
 
 def realms_to_upgrade(realms: Realms, name: str | None) -> Iterator[RealmRecord | NewerFormatError]:
-    """Yield the records of the realms of a store, sorted by name, without purged realms. For a realm that this release
-    cannot use, yield the error.
+    """Yield the records of the realms of a store, sorted by name, without realms that were or are being purged. For a
+    realm that this release cannot use, yield the error.
 
     Args:
         name: name of the only realm to yield; None for all.
     Raises:
-        RealmStateError: there is no realm `name`.
+        RealmStateError: there is no realm `name`, or it was or is being purged.
     """
     for one in realms.names() if name is None else [name]:
         try:

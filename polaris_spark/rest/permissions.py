@@ -95,7 +95,9 @@ class Permissions:
         """The privileges that were required, and that the principal has."""
 
     def place(self, named: Named) -> Place:
-        """Return the place of a name, and record the entities that it refers to."""
+        """Return the securables and entities that a name refers to. Record the names that were found in `resolved`,
+        with their entity ids: a change is refused if one of them refers to another entity when the change is
+        committed."""
         found = place_of(self.catalog, self.head, *named)
         self.resolved += [(key, id) for key, id in found.named if id is not None]
         return found

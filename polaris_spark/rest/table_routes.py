@@ -299,7 +299,8 @@ def drop_table(catalog: Catalog, request: Request) -> Response:
 
 def drop(catalog: Catalog, change: DropContent[C]) -> None:
     """Drop a table or view. If the change has `purge`, then delete its files, and those of the storage table of a
-    materialized view."""
+    materialized view; within a transaction, a later job deletes them. Without `purge`, write its metadata file if
+    commits do not write metadata files. Failures to delete or write files are only logged."""
     if not change.purge:
         _write_metadata_of_dropped(catalog, change.name, catalog.commit(change))
         return

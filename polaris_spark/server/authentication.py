@@ -56,7 +56,7 @@ class Authentication:
         """
         Args:
             authenticators: authenticators, in the order in which they are asked.
-            threads: threads that verify tokens.
+            threads: threads that verify tokens and secrets.
             memory: the failed and verified logins that the server remembers.
             realm: the realm to which callers log in.
             admit: function that raises `NotAuthorizedError` if a principal may not log in, even with a valid token.
@@ -177,7 +177,8 @@ class Authentication:
         raise NotAuthorizedError("no authenticator of this server knows this kind of token")
 
     def key(self, secret: str) -> str:
-        """Return the key under which the server remembers a token or secret."""
+        """Return the key under which the server remembers a token or secret: the realm and the secret itself.
+        `Remembered` stores only a hash of it."""
         return f"{self.realm.key}\0{secret}"
 
 

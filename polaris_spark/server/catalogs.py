@@ -107,8 +107,9 @@ class ServedCatalogs:
         return self.default if row is None else self._of(row)
 
     def of_warehouse(self, text: str | None) -> Session:
-        """Return the session of the catalog whose name or warehouse location is `text`. If `text` is empty, or no
-        catalog has this name or location, return the default catalog's session.
+        """Return the session of the catalog whose name or warehouse location is `text`, or whose name precedes the
+        first `@` in `text`. If `text` is empty, or no catalog has this name or location, return the default catalog's
+        session.
 
         Raises:
             BadRequestError: the catalog's name equals the first part of a route's path, so paths with the name as

@@ -392,8 +392,8 @@ def _client_of(request: Request, form: Mapping[str, str]) -> _Client | None:
     ignored: clients send their old token along when they log in again.
 
     Raises:
-        RefusedError: the header is malformed, the form and the header name different clients, or the client id or the
-            secret is missing.
+        RefusedError: the header is malformed, the form and the header contain different credentials, or the client id
+            or the secret is missing.
     """
     in_form = None
     if "client_secret" in form or "client_id" in form:
@@ -415,7 +415,10 @@ def _client_of(request: Request, form: Mapping[str, str]) -> _Client | None:
         id, colon, secret = decoded.partition(":")
         in_header = _Client(id, secret if colon else "")
     if in_form is not None and in_header is not None and in_form != in_header:
-        raise RefusedError("invalid_request", "the form and the header Authorization name different clients")
+        raise RefusedError(
+            "invalid_request",
+            "the form and the header Authorization contain different credentials; send the client id and the client secret in only one of them",
+        )
     found = in_form or in_header
     if found is not None and len(found.id) > _MAX_CLIENT:
         raise RefusedError(

@@ -88,7 +88,8 @@ class Endpoint(NamedTuple):
     """Maximum number of failed logins from one address per minute; 0 for no limit."""
 
     def all_authenticators(self) -> tuple[Authenticator, ...] | None:
-        """Return all authenticators; None if requests need no token."""
+        """Return the authenticators of `tokens` and `authenticators`, without those in `by_realm` and of `issuing`.
+        Return None if requests need no token."""
         tokens = () if self.tokens is None else (self.tokens,)
         found = (*tokens, *self.authenticators)
         return found if found or self.by_realm or self.issuing is not None else None

@@ -107,7 +107,7 @@ class RealmCatalogs:
         self._operation = operation
 
     def all(self) -> list[StoredCatalog]:
-        """Return all catalogs that exist, sorted by name."""
+        """Return the catalogs that are not dropped and that the principal may see, sorted by name."""
         return self._readable(self._seen(read_catalogs(self._references)))
 
     def dropped(self) -> list[DroppedCatalog]:

@@ -561,7 +561,8 @@ def _lower(parts: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _simple_name(text: str) -> tuple[str, ...]:
-    """Return the parts of a replacement, in lower case, if the replacement is a name; otherwise an empty tuple."""
+    """Return the parts of the name, in lower case, if `text`, which replaces a reference to a table or view in a query,
+    is only a name; an empty tuple if it is a query or has a time travel clause."""
     if text.lstrip().startswith("("):
         return ()
     tokens = Tokens(text)

@@ -59,7 +59,7 @@ def read_text(files: Files, location: str) -> bytes:
     except UnreadableFileError as error:
         raise BadRequestError(str(error)) from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise BadRequestError(f"{location!r} is not a gzip file: {error}") from None
+        raise BadRequestError(f"{location!r} is not a complete gzip file: {error}") from None
     except (OSError, ValueError) as error:
         raise BadRequestError(f"cannot read {location!r}: {error}") from None
     charge(parsed_bytes(text))

@@ -61,8 +61,8 @@ class Lake:
 
 
 def read_lake(head: CommitReader, now_ms: int, until: float) -> Lake:
-    """Return the figures of a commit's tables, from as many tables as can be read until the time `until` of
-    `time.monotonic`."""
+    """Return figures of a commit's tables. They come from a random sample of at most `MOST_TABLES` tables, or fewer if
+    the time `until` of `time.monotonic` is reached first."""
     found = Lake()
     chosen = _choose(head, found, until)
     names = (_named(key, entry) for key, entry in chosen)

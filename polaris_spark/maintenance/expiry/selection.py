@@ -15,7 +15,8 @@ from polaris_spark.maintenance.file_deletion import absent_files
 
 
 def take(leftovers: Sequence[Leftover], engine: Engine, *, most: int | None) -> None:
-    """Remove from each table's `files` the files that must not be deleted, do not exist, or are left to the next run.
+    """Remove from each table's `files` the files that must not be deleted, that an earlier run has already deleted, or
+    that are left to the next run.
 
     Also sets `grants` of each table to the permissions to delete the other files.
 

@@ -114,7 +114,8 @@ class Import:
     # The realm's record
 
     def _realm(self) -> RealmRecord:
-        """Return the realm of this import: LOADING, or ACTIVE if an earlier run only had to remove its marks."""
+        """Return the realm of this import. It is LOADING; or ACTIVE if an earlier run did everything except removing
+        the import's marks from the record."""
         header, found = self._file.header, self._realms.find(self._name)
         what = f"the realm in {str(self._file.path)!r}"
         refuse_newer_format(header.store_format, what, newest=REALM_FORMAT)

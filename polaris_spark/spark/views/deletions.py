@@ -20,7 +20,8 @@ from polaris_spark.spark.views.kept_batches import BatchesTask, BatchesView
 
 
 class Deletion(NamedTuple):
-    """A deleted file, and the batch in which its deletion is recorded."""
+    """A row of the view: a file that a maintenance job deleted from storage or failed to delete, and the stored batch
+    (`DeletedFiles`) that records it."""
 
     task: BatchesTask
     batch: DeletedFiles
