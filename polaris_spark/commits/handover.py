@@ -68,7 +68,8 @@ class Handover:
         not commit often, this process made the newest known commit, or it has no slot in the reference's row (`Slot`).
 
         Args:
-            lost: whether another process just committed first. If so, and this process has no slot, add one by a swap of the row.
+            lost: whether another process just committed first. If so, and this process has no slot, add one by a swap
+                of the row.
         """
         if not self._turns.crowded:
             return None

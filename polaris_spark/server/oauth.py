@@ -417,7 +417,8 @@ def _client_of(request: Request, form: Mapping[str, str]) -> _Client | None:
     if in_form is not None and in_header is not None and in_form != in_header:
         raise RefusedError(
             "invalid_request",
-            "the form and the header Authorization contain different credentials; send the client id and the client secret in only one of them",
+            "the form and the header Authorization contain different credentials; send the client id and the client "
+            "secret in only one of them",
         )
     found = in_form or in_header
     if found is not None and len(found.id) > _MAX_CLIENT:

@@ -19,7 +19,9 @@ from polaris_spark.index.ranges import grouped
         ([1, 1, 1], 5, [range(1), range(1, 2), range(2, 3)]),
     ],
 )
-def test_weights_of_zero_make_no_ranges_of_their_own(weights: list[int], n: int, expected: list[range]) -> None:
+def test_weights_of_zero_make_no_ranges_of_their_own(
+    weights: list[int], n: int, expected: list[range]
+) -> None:
     assert grouped(weights, n) == expected
 
 
