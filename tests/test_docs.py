@@ -28,6 +28,8 @@ from polaris_spark.jobs.registry import BUILT_IN
 from polaris_spark.objects import BUILT_IN as OBJECT_TYPES
 from polaris_spark.spark.views import VIEWS
 from tests.backends.conftest import SLOW_SERVERS
+from tests.server.realms import CREDENTIALS, new_realm, token_of
+from tests.server.servers import client
 from tests.servers import SERVERS
 from tests.simulation.test_mutants import ALL
 
@@ -225,9 +227,21 @@ def test_the_program_without_a_jvm_runs(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_the_program_with_pyiceberg_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (snippet,) = [text for text in blocks("python") if "load_catalog(" in text]
-    exec(compile(snippet, "documentation", "exec"), {})
+    exec(compile(program('load_catalog("polaris", **properties)'), "documentation", "exec"), {})
     assert capsys.readouterr().out == "[{'id': 2, 'item': 'coffee'}]\n"
+
+
+def test_the_program_with_pyiceberg_logs_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with new_realm(tmp_path).server() as server:
+        client(server, token_of(server, "bob")).namespace("shop")
+        monkeypatch.setenv("SHOP_CREDENTIAL", CREDENTIALS["ann"].text())
+        snippet = program('credential=os.environ["SHOP_CREDENTIAL"]').replace(
+            "http://127.0.0.1:8181", server.uri
+        )
+        exec(compile(snippet, "documentation", "exec"), {})
+    assert capsys.readouterr().out == "[('shop',)]\n"
 
 
 def program(text: str, folder: Path | None = None) -> str:

@@ -98,6 +98,18 @@ class Trino(ProcessServer):
         Raises:
             AssertionError: Trino refuses the statement.
         """
+        rows, error = self._run(statement)
+        assert error is None, f"{statement}: {error}"
+        return rows
+
+    def refusal(self, statement: str) -> str:
+        """Run a statement that must fail, and return the error's message."""
+        rows, error = self._run(statement)
+        assert error is not None, f"{statement}: {rows}"
+        message: str = error["message"]
+        return message
+
+    def _run(self, statement: str) -> tuple[list[list[Any]], Any]:
         answer = self._ask(f"http://127.0.0.1:{self.port}/v1/statement", statement.encode())
         rows = list(answer.get("data", []))
         while "nextUri" in answer:
@@ -105,8 +117,7 @@ class Trino(ProcessServer):
             rows += answer.get("data", [])
         if answer.get("updateCount") is not None and not rows:
             rows = [[answer["updateCount"]]]
-        assert "error" not in answer, f"{statement}: {answer['error']}"
-        return rows
+        return rows, answer.get("error")
 
     def _ask(self, uri: str, body: bytes | None = None) -> Any:
         request = urllib.request.Request(uri, body, {"X-Trino-User": "trino", "X-Trino-Time-Zone": "UTC"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,12 +39,14 @@ class Realm(NamedTuple):
     folder: Path
     store: str
     name: str = "default"
+    properties: Mapping[str, str] = {}
+    """Further properties of sessions, such as those of S3; `warehouse` replaces the folder of the tables."""
 
     def session(self) -> Session:
         """Open the realm's catalog in this process, as `root`."""
         return polaris_spark.connect(
+            **{"warehouse": str(self.folder / f"w-{self.name}"), **self.properties},
             store=self.store,
-            warehouse=str(self.folder / f"w-{self.name}"),
             realm=self.name,
             catalog="polaris",
             credential=CREDENTIALS["root"].text(),
@@ -60,19 +63,21 @@ class Realm(NamedTuple):
         with self.references() as references:
             return references.commit(ACCESS, cls(references.clock, _DONE, *arguments, **more))
 
-    def server(self, *more: str, key: str | None = KEY) -> Server:
+    def server(
+        self, *more: str, key: str | None = KEY, environment: Mapping[str, str] | None = None
+    ) -> Server:
         """Start a server of the realm."""
         options = ["--realm", self.name, "--property", "credential=env:CREDENTIAL"]
-        env = {"CREDENTIAL": CREDENTIALS["root"].text()}
+        env = {"CREDENTIAL": CREDENTIALS["root"].text(), **(environment or {})}
         if key is not None:
             options += ["--token-key", "env:SERVER_KEY"]
             env["SERVER_KEY"] = key
         return Server(self.store, *options, *more, env=env)
 
 
-def new_realm(folder: Path, name: str = "default") -> Realm:
+def new_realm(folder: Path, name: str = "default", properties: Mapping[str, str] | None = None) -> Realm:
     """Make a store with a realm with access control, or such a realm in an existing store."""
-    realm = Realm(folder, f"sqlite://{folder / 'store.db'}", name)
+    realm = Realm(folder, f"sqlite://{folder / 'store.db'}", name, properties or {})
     with realm.references() as references:
         bootstrap(references, _DONE, "root", CREDENTIALS["root"])
 
@@ -126,3 +131,10 @@ def token_of(server: Server, who: str = "ann", **more: str) -> str:
 def status_of(server: Server, token: str) -> int:
     """Return the status of a request that needs a valid token, and no privileges."""
     return Remote(server.uri).raw("GET", "/openapi.json", None, {"Authorization": f"Bearer {token}"})[0]
+
+
+def counted(server: Server, method: str) -> float:
+    """Return how many logins by this method have succeeded."""
+    metrics = Remote(server.uri).raw("GET", "/metrics")[2]
+    found = re.search(rf'polaris_spark_logins_total{{method="{method}",outcome="succeeded"}} (\S+)', metrics)
+    return float(found[1]) if found else 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from polaris_spark.testing.waiting import wait_until
-from tests.server.realms import CREDENTIALS, Realm, new_realm
-from tests.server.servers import Remote, Server
+from tests.server.realms import CREDENTIALS, Realm, counted, new_realm
+from tests.server.servers import Server
 
 pytestmark = pytest.mark.spark
 
@@ -30,13 +29,6 @@ def java_client(spark: SparkSession, server: Server, **properties: str) -> Any:
     server_uri = {"oauth2-server-uri": f"{server.uri}/v1/oauth/tokens"}
     catalog.initialize("shop", {"uri": server.uri, **server_uri, **properties})
     return catalog
-
-
-def counted(server: Server, method: str) -> float:
-    """Return how many logins by this method have succeeded."""
-    metrics = Remote(server.uri).raw("GET", "/metrics")[2]
-    found = re.search(rf'polaris_spark_logins_total{{method="{method}",outcome="succeeded"}} (\S+)', metrics)
-    return float(found[1]) if found else 0.0
 
 
 def namespace(spark: SparkSession, name: str) -> Any:
