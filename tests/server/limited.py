@@ -28,19 +28,19 @@ GRANTS = (
 """The privileges of the role, on what `CONTENT` makes."""
 
 CONTENT = (
-    "CREATE SCHEMA {0}.shop",
-    "CREATE SCHEMA {0}.work",
-    "CREATE SCHEMA {0}.hidden",
-    "CREATE TABLE {0}.shop.orders AS SELECT 1 AS id, 'tea' AS item",
-    "CREATE TABLE {0}.shop.stock AS SELECT 1 AS id",
-    "CREATE TABLE {0}.shop.salaries AS SELECT 1 AS id",
-    "CREATE TABLE {0}.hidden.t AS SELECT 1 AS id",
-    "CREATE VIEW {0}.shop.items AS SELECT item FROM {0}.shop.orders",
-    "CREATE VIEW {0}.shop.paid AS SELECT id FROM {0}.shop.salaries",
-    "CREATE VIEW {0}.shop.total AS SELECT sum(id) AS total FROM {0}.shop.salaries",
-    "CREATE VIEW {0}.hidden.v AS SELECT id FROM {0}.hidden.t",
+    "CREATE SCHEMA {0}shop",
+    "CREATE SCHEMA {0}work",
+    "CREATE SCHEMA {0}hidden",
+    "CREATE TABLE {0}shop.orders AS SELECT 1 AS id, 'tea' AS item",
+    "CREATE TABLE {0}shop.stock AS SELECT 1 AS id",
+    "CREATE TABLE {0}shop.salaries AS SELECT 1 AS id",
+    "CREATE TABLE {0}hidden.t AS SELECT 1 AS id",
+    "CREATE VIEW {0}shop.items AS SELECT item FROM {0}shop.orders",
+    "CREATE VIEW {0}shop.paid AS SELECT id FROM {0}shop.salaries",
+    "CREATE VIEW {0}shop.total AS SELECT sum(id) AS total FROM {0}shop.salaries",
+    "CREATE VIEW {0}hidden.v AS SELECT id FROM {0}hidden.t",
 )
-"""Statements of the administrator, in the SQL of Spark and Trino; `{0}` is the catalog."""
+"""Statements of the administrator, in the SQL of Spark and Trino; `{0}` is nothing, or the catalog and a point."""
 
 HIDDEN = {"table": "shop.salaries", "inside": "hidden.t", "view": "shop.paid", "namespace": "hidden"}
 """Names that the role does not see."""

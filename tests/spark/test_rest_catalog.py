@@ -118,8 +118,10 @@ def server(realm: Realm) -> Iterator[Server]:
 def root(spark: SparkSession, realm: Realm, server: Server) -> str:
     """The administrator's catalog, with content."""
     name = add_rest_catalog(spark, server, CREDENTIALS["root"])
+    spark.sql(f"USE {name}")  # views then name no catalog, and are read with the credentials of their reader
     for statement in CONTENT:
-        spark.sql(statement.format(name))
+        spark.sql(statement.format(""))
+    spark.sql("USE spark_catalog.default")
     return name
 
 
@@ -168,7 +170,7 @@ def test_the_principal_reads_and_writes_what_it_may(spark: SparkSession, eve: st
 
 def test_a_view_does_not_let_the_principal_read_its_tables(spark: SparkSession, eve: str) -> None:
     text = refusal(spark, f"SELECT * FROM {eve}.shop.total")
-    print(text)
+    assert "TABLE_OR_VIEW_NOT_FOUND" in text
     assert "salaries" in text
 
 
@@ -213,7 +215,6 @@ def test_wrong_credentials_are_refused(
     id = CREDENTIALS["ann"].client_id if known else "nobody"
     catalog = add_rest_catalog(spark, server, Credentials(id, Secret("wrong")))
     text = refusal(spark, f"SHOW NAMESPACES IN {catalog}")
-    print(text)
     assert "NotAuthorizedException" in text
     assert "the credentials are not valid" in text
 
@@ -224,7 +225,6 @@ def test_a_role_that_the_principal_does_not_have_is_refused(
     made = new_principal(realm, "narrow")
     catalog = add_rest_catalog(spark, server, made, scope="PRINCIPAL_ROLE:service_admin")
     text = refusal(spark, f"SHOW NAMESPACES IN {catalog}")
-    print(text)
     assert "invalid_scope" in text
     assert "does not have the role 'service_admin'" in text
 
@@ -253,27 +253,24 @@ def test_statements_of_a_revoked_principal_are_refused(
         assert "NotAuthorizedException" in refusal(spark, statement)
 
 
-@pytest.mark.parametrize(
-    ("exchanges", "method"), [("true", "token-exchange"), ("false", "client-credentials")]
-)
+@pytest.mark.parametrize("exchanges", ["true", "false"])
 def test_a_session_outlives_its_first_token(
-    spark: SparkSession, realm: Realm, eve: str, exchanges: str, method: str
+    spark: SparkSession, realm: Realm, eve: str, exchanges: str
 ) -> None:
     credentials = new_principal(realm, f"stayer-{exchanges}")
     with realm.server("--token-lifetime", "3 s") as short:
         catalog = add_rest_catalog(spark, short, credentials, token_exchange_enabled=exchanges)
         assert rows(spark, f"SELECT * FROM {catalog}.shop.orders") == [(1, "tea")]
-        before = counted(short, method)
         expire(short, credentials)
         assert rows(spark, f"SELECT * FROM {catalog}.shop.orders") == [(1, "tea")]
         spark.sql(f"CREATE TABLE {catalog}.work.later (a INT)")
         spark.sql(f"DROP TABLE {catalog}.work.later")
-        assert counted(short, method) - before >= 2
+        assert (counted(short, "token-exchange") > 0) == (exchanges == "true")
 
 
 def test_without_refresh_a_session_ends_with_its_token(spark: SparkSession, realm: Realm, eve: str) -> None:
     credentials = new_principal(realm, "visitor")
-    with realm.server("--token-lifetime", "1 s") as short:
+    with realm.server("--token-lifetime", "15 s") as short:
         catalog = add_rest_catalog(spark, short, credentials, token_refresh_enabled="false")
         assert rows(spark, f"SELECT * FROM {catalog}.shop.orders") == [(1, "tea")]
         expire(short, credentials)
