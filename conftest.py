@@ -8,8 +8,9 @@ import os
 import signal
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,17 +83,45 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
     return FromBothEnds(config, log)
 
 
+def is_of_several(config: pytest.Config) -> bool:
+    """Whether this is one of the processes of `-n` that run tests."""
+    return hasattr(config, "workerinput")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """Let the processes of `-n` compile different modules first.
+
+    All of them collect all tests in the same order. Where nothing is compiled yet, they would all compile the same
+    module at the same time. Every process but the first one imports the last modules before it begins to collect.
+    """
+    config = session.config
+    of_all = [Path(one).absolute() for one in config.args] == [config.rootpath / "tests"]
+    if of_all and is_of_several(config) and config.workerinput["workerid"] != "gw0":  # type: ignore[attr-defined]  # set by xdist
+        for path in sorted((config.rootpath / "tests").rglob("test_*.py"), reverse=True):
+            # What does not import is reported when it is collected.
+            with suppress(Exception, pytest.skip.Exception):
+                import_module(".".join(path.relative_to(config.rootpath).with_suffix("").parts))
+    return (yield)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip tests with a marker of `ASKED_FOR` unless `-m` names it. Put files with Spark first, and long others last.
 
+    With `-n`, the tests that would be skipped are left out, because sending thousands of reports takes long.
+
     Two processes (`-n 2`) then meet amid short files, and neither waits long for the other at the end.
     """
+    skipped = set()
     for item in items:
         if not takes_its_turn(item):
             item.add_marker(pytest.mark.exhaustive)
         marker = next((name for name in ASKED_FOR if item.get_closest_marker(name)), None)
         if marker is not None and marker not in config.option.markexpr:
             item.add_marker(pytest.mark.skip(reason=f"takes minutes: `pytest -m {marker}` runs it"))
+            skipped.add(item)
+    if is_of_several(config):
+        items[:] = [item for item in items if item not in skipped]
     with_spark = {item.path for item in items if "first_session" in getattr(item, "fixturenames", ())}
     longest = {name: place for place, name in enumerate(LONGEST, 1)}
     items.sort(key=lambda item: (item.path not in with_spark, longest.get(item.path.name, 0)))

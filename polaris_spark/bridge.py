@@ -142,8 +142,8 @@ def open_catalog(configuration: dict[str, str]) -> Session:
     """Open the catalog that a Spark configuration describes.
 
     Raises:
-        PolarisError: a property cannot be used. The store URI must not contain a password, because Spark shows its
-            configuration in logs and on its web pages.
+        PolarisError: a property or its value is not valid. For example, the store URI must not contain a password,
+            because Spark shows its configuration in logs and on its web pages.
     """
     import polaris_spark
     from polaris_spark.config import Properties

@@ -1,4 +1,5 @@
-"""Notes on a change: a message and further texts, which a client gives and the log entries of the change keep.
+"""Commit notes: a message and other texts that a client attaches to a change. They are stored in the log entries of the
+change.
 
 A note has a key, such as `message` or `ticket`. Its property is `polaris.commit.<key>`, its HTTP header
 `X-Polaris-Commit-<key>`, and its field in the summary of a log entry `commit.<key>`.

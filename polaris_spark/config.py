@@ -149,8 +149,8 @@ class StoreURI:
 
     @property
     def key(self) -> str:
-        """Text that identifies the store within a process: the URI without credentials. Of the options, it contains
-        only those that distinguish stores (`Database.locating`)."""
+        """Text that identifies the store within a process: the URI without credentials. It contains only those options
+        that distinguish stores (`Database.locating`)."""
         names = _locating(self.scheme)
         located = "".join(f":{name}={self.options[name]}" for name in names if name in self.options)
         return f"{self.scheme}:{self.authority}:{self.path}{located}"
@@ -237,8 +237,7 @@ class Properties:
             refuse_uri_password: True to raise an error if the store URI contains a password, because everyone can read
                 a Spark configuration.
         Raises:
-            InputError: a value is not valid, or a name is similar to the name of a property of this package and so
-                probably misspelled.
+            InputError: a value is not valid, or a name is probably a misspelled property of this package.
             StoreURIError: the property `store`, which is the store URI, is missing or malformed.
         """
         uri = _store(given, refuse_uri_password=refuse_uri_password)
@@ -272,7 +271,8 @@ class Properties:
 
 def texts_of(keywords: Mapping[str, object]) -> dict[str, str]:
     """Return the texts of properties by name, given as keyword arguments of Python. A property with the value None is
-    left out. Underscores in a name become dashes, unless the name has a dot and so is already a property's name."""
+    left out. Underscores in a name become dashes, unless the name contains a dot: such a name is already that of a
+    property."""
     found = {}
     for name, value in keywords.items():
         if value is not None:

@@ -1,4 +1,4 @@
-"""All errors that polaris_spark raises, in classes by what the caller can do about them.
+"""All errors that polaris_spark raises. Their classes tell the caller what to do about them.
 
 ```
 PolarisError

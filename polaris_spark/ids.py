@@ -210,7 +210,7 @@ class IdGenerator:
         return blocks
 
     def observe(self, id: int) -> None:
-        """From now on, make only ids above `id`.
+        """Make only ids above `id` from now on.
 
         This is called for the fence of every reference that this process reads. The fence is an id: a commit must not
         point to unreferenced rows with ids below it, because a sweep may delete them.
@@ -228,7 +228,7 @@ class IdGenerator:
                 self._ms, self._used = ms, SEQUENCE
 
     def observe_head(self, commit: int, fence: int) -> None:
-        """From now on, make only ids above the id of a reference's newest commit, and above the reference's fence.
+        """Make only ids above the id of a reference's newest commit and above the reference's fence from now on.
 
         If the time in the commit's id is more than `AHEAD_MS` ahead of the current time, a process with a wrong clock
         made the id. The id is then ignored, because otherwise every process that reads the reference would make ids

@@ -134,9 +134,9 @@ class _Type(NamedTuple):
     """Names of the fields that the latest revisions appended: one tuple per revision, the newest revision last."""
 
     def written(self, value: msgspec.Struct) -> int:
-        """Return the revision in which to write an object: the earliest revision that has all of the object's fields
-        that are not empty. So the object can be written to a realm even if some writers of the realm do not support the
-        newest revision."""
+        """Return the revision in which to write an object: the earliest revision that has every nonempty field of the
+        object. So the object can be written to a realm even if some writers of the realm do not support the newest
+        revision."""
         revision = self.revision
         for names in reversed(self.appended):
             for name in names:
@@ -167,9 +167,9 @@ def object_type(
         name: short stable name, never reused for another type.
         revision: revision of the fields, increased by one whenever fields are appended.
         appended: names of the fields that each of the latest revisions appended, one tuple per revision, the newest
-            last. If the fields that a revision appended are all empty in an object, the object is written in the
-            revision before, so that older releases can read it. If empty fields of a revision do not mean the same as
-            missing fields, leave out this revision and all earlier ones.
+            last. If all fields that a revision appended are empty in an object, the object is written in the previous
+            revision, so that older releases can read it. List only revisions for which an empty field means the same as
+            a missing field, and only those after the last revision for which it does not.
     Raises:
         InputError: another class is registered under the name (raised by the decorator).
     """
@@ -256,8 +256,8 @@ def revision_of(cls: type[msgspec.Struct]) -> int:
 
 
 def written_revision(value: msgspec.Struct) -> int:
-    """Return the revision in which this process writes an object: the earliest revision that has all of the object's
-    fields that are not empty."""
+    """Return the revision in which this process writes an object: the earliest revision that has every nonempty field
+    of the object."""
     return _by_class[type(value)].written(value)
 
 
@@ -299,7 +299,7 @@ def described(value: msgspec.Struct) -> Decoded:
 
 
 def _packed(value: msgspec.Struct) -> tuple[Header, Any]:
-    """Return the header of an object, and what is encoded of the object after the header."""
+    """Return the header of an object, and the value that is encoded after the header."""
     entry = _by_class[type(value)]
     strong: list[int] = []
     weak: list[int] = []
@@ -312,7 +312,7 @@ def with_pointers(value: S, new_ids: Mapping[int, int]) -> S:
     """Return a copy of an object with some of its pointers replaced.
 
     Args:
-        new_ids: the new pointers, by the old ones. Pointers that are not among its keys stay.
+        new_ids: maps old pointers to new pointers. Pointers that are not among its keys stay unchanged.
     """
     wire = _by_class[type(value)].wire
     strong: list[int] = []
@@ -548,14 +548,37 @@ def _tuple(name: str, hint: Any, item: Any) -> _Field:
     if inner is None or _wire(inner).cls is inner:
         return _Field(name, hint, None, None)
     wire = _wire(inner)
+    singles = _single_pointers(inner)
 
     def pack(values: Collection[Any], strong: list[int], weak: list[int]) -> Any:
-        return [wire.pack(value, strong, weak) for value in values]
+        if singles is None:
+            return [wire.pack(value, strong, weak) for value in values]
+        packed = []
+        for value in values:  # as `_packer` does, but without a call for each value
+            fields = list(astuple(value))
+            for position, is_weak in singles:
+                found = fields[position]
+                if found:
+                    ids = weak if is_weak else strong
+                    ids.append(found)
+                    fields[position] = len(ids)
+            packed.append(fields)
+        return packed
 
     def unpack(values: Collection[Any], strong: tuple[int, ...], weak: tuple[int, ...]) -> Any:
         return tuple([wire.unpack(value, strong, weak) for value in values]) if values else ()
 
     return _Field(name, tuple[wire.cls, ...], pack, unpack)  # type: ignore[name-defined]  # made at run time
+
+
+def _single_pointers(cls: type[msgspec.Struct]) -> list[tuple[int, bool]] | None:
+    """Return (position, whether it is weak) of each field of a class that is a pointer. Return None if other fields
+    contain pointers, too."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    fields = [_field(f.name, hints[f.name]) for f in msgspec.structs.fields(cls)]
+    pointing = [(at, field.is_weak) for at, field in enumerate(fields) if field.pack is not None]
+    singles = [(at, is_weak) for at, is_weak in pointing if is_weak is not None]
+    return singles if len(singles) == len(pointing) else None
 
 
 def _pointers(name: str, *, weak: bool) -> _Field:

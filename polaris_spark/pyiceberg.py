@@ -203,7 +203,7 @@ class TransactionCatalog(PolarisCatalog):
         self._kept = LRUCache(KEPT_TEXT_BYTES, getsizeof=lambda kept: kept.bytes)
 
     def savepoint(self, name: str) -> None:
-        """Set a savepoint. An earlier one of the same name is hidden.
+        """Set a savepoint. It hides an earlier savepoint of the same name.
 
         Raises:
             NotFoundError: the transaction has ended.

@@ -58,8 +58,8 @@ class MemoryMailbox:
         if other is not None and id and self._office.answers and not self._office.loses():
             other._answers[id] = answer
 
-    def get(self, id: int) -> bytes | None:
-        return self._received.get(id)
+    def received(self, ids: Iterable[int]) -> dict[int, bytes]:
+        return {id: self._received[id] for id in ids if id in self._received}
 
     def take_answer(self, id: int) -> bytes | None:
         return self._answers.pop(id, None)

@@ -17,7 +17,7 @@ Kind = Literal["realm", "catalog", "branch", "namespace", "table", "view"]
 
 
 class Securable(NamedTuple):
-    """A securable by its names."""
+    """An object on which privileges can be granted, identified by the names of the object and of what contains it."""
 
     kind: Kind
     catalog: str = ""
@@ -31,7 +31,7 @@ class Securable(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A question to an authorizer: which of some securables may a principal use?"""
+    """A question to an authorizer: on which of several securables does a principal have a privilege?"""
 
     realm: str
     """Name of the realm."""
@@ -45,7 +45,7 @@ class Question(NamedTuple):
 
 
 class Authorizer(Protocol):
-    """Decides what principals may do. Other packages add authorizers by the entry-point group
+    """Decides what principals may do. Other packages register authorizers in the entry-point group
     `polaris_spark.authorizers`. Implementations must be thread-safe."""
 
     def decide(self, question: Question, timeout_seconds: float) -> Sequence[bool]:
@@ -55,14 +55,15 @@ class Authorizer(Protocol):
         securable, the request is refused.
 
         Raises:
-            AuthorizerError: there is no decision. The message goes to the client, so it contains no secrets.
+            AuthorizerError: the authorizer made no decision. The client gets the message, so the message must not
+                contain secrets.
         """
         ...
 
 
 Factory = Callable[[dict[str, object]], Authorizer]
 """Function that an entry point refers to. It takes the settings of the authorizer from the file, without `type`,
-`timeout` and `cache`, and returns the authorizer. It raises `InputError` if a setting cannot be used."""
+`timeout`, `calls` and `cache`, and returns the authorizer. It raises `InputError` if a setting cannot be used."""
 
 
 class AuthorizerError(TryAgainError):

@@ -23,7 +23,7 @@ from polaris_spark.system.registry import References
 
 
 class Bootstrapped(NamedTuple):
-    """Result of `bootstrap`."""
+    """Result of `bootstrap`: the administrator, and what was new."""
 
     principal: Principal
     credentials: Credentials | None
@@ -40,16 +40,18 @@ def bootstrap(
     *,
     reset: bool = False,
 ) -> Bootstrapped:
-    """Turn on access control for a realm if it is off, and create the first administrator. It is safe to repeat this:
-    an existing administrator is checked and kept.
+    """Turn on access control for a realm if it is off, and create the first administrator. A repeated call is
+    safe: without `reset`, it only checks the administrator that exists.
 
     Args:
         name: name of the administrator.
         given: credentials to use; None to generate new ones if the administrator does not exist.
-        reset: whether to replace the credentials of an existing principal, and make it an administrator again.
+        reset: whether to make the principal an active administrator with new credentials in any case. A missing
+            principal is created, even if the realm has other principals.
     Raises:
-        InputError: the principal exists and has other credentials than `given`, is not an active administrator, or was
-            dropped; or it does not exist, and the realm has other principals.
+        InputError: the principal was dropped, or has another client id than `given`. Or `reset` is false, and the
+            principal has other credentials than `given`, is not an active administrator, or does not exist in a realm
+            that has other principals.
     """
     head = access_head(references)
     known = None if head is None else find_principal(head, name)
@@ -57,7 +59,7 @@ def bootstrap(
     if known is not None and known.state == "dropped":
         raise InputError(
             f"a dropped principal had the name {name!r}, and the names of dropped principals are never used again; "
-            "name another administrator by --principal"
+            "name another administrator with --principal"
         )
     if head is not None and not reset:
         if known is not None:
@@ -65,15 +67,15 @@ def bootstrap(
             return Bootstrapped(known, None, was_on=True)
         if next(iter(head.index("principals").range()), None) is not None:
             raise InputError(
-                f"access control is on, and there is no principal {name!r}; name the administrator by --principal, or "
-                "use --reset to make this one an administrator"
+                f"access control is on, but there is no principal {name!r}; name an existing administrator with "
+                f"--principal, or use --reset to create {name!r} as an administrator"
             )
     if known is not None and given is not None:
         other = None if head is None else find_client(head, given.client_id)
         if other is None or other.entity_id != known.entity_id:
             raise InputError(
-                f"principal {name!r} has the client id {known.client_id!r}, which cannot change; give this client "
-                "id, or name another administrator by --principal"
+                f"the client id of principal {name!r} is {known.client_id!r} and cannot change; give credentials with "
+                "this client id, or name another administrator with --principal"
             )
     credentials = given or Credentials.new(known.client_id if known is not None else "")
     ensure_reference(references, ACCESS, operation)
@@ -86,24 +88,24 @@ def bootstrap(
 
 
 def _check_administrator(head: CommitReader, known: Principal, given: Credentials | None, now: int) -> None:
-    """Check that a principal is an active administrator with these credentials, if some are given.
+    """Check that a principal is an active administrator and has the credentials `given` (None: any credentials).
 
     Args:
         now: current time, in milliseconds since 1970.
     Raises:
-        InputError: it is not.
+        InputError: the principal is not an active administrator, or has other credentials.
     """
     if not known.is_active(now) or SERVICE_ADMIN not in roles_of(head, known):
         raise InputError(
-            f"principal {known.name!r} exists, but is not an active administrator; name an administrator by "
-            "--principal, or use --reset to make this one an administrator, with new credentials"
+            f"principal {known.name!r} exists, but is not an active administrator; name an administrator with "
+            f"--principal, or use --reset to make {known.name!r} an administrator with new credentials"
         )
     if given is not None and not (
         given.client_id == known.client_id and verify(known, given.secret.reveal(), now)
     ):
         raise InputError(
-            f"principal {known.name!r} exists and has other credentials than the given ones; to replace them, "
-            "use --reset"
+            f"principal {known.name!r} exists, but its credentials differ from the given ones; to replace its "
+            "credentials, use --reset"
         )
 
 

@@ -127,8 +127,8 @@ class AlterRole(AccessChange[PrincipalRole | CatalogRole]):
     ) -> None:
         """
         Args:
-            expected: object id of the row that is changed; None for any. If the row has changed since, the change is
-                refused.
+            expected: object id of the row that the caller has read; None to skip the check. If the role has another row
+                by now, the change is refused.
         """
         super().__init__(clock, operation)
         self.role = role
@@ -199,8 +199,8 @@ class Assign(AccessChange[bool]):
         self.action = "revoke-role" if revoke else "assign-role"
         if (role.catalog is None) != bool(principal) or bool(principal) == bool(principal_role):
             raise BadRequestError(
-                "a principal has principal roles, and a principal role has catalog roles: a catalog role cannot be "
-                "given to a principal directly"
+                "a catalog role cannot be assigned to a principal directly; assign the catalog role to a principal "
+                "role, and the principal role to the principal"
             )
         self.role, self.principal, self.principal_role, self.revoke = role, principal, principal_role, revoke
 
@@ -235,17 +235,17 @@ class Assign(AccessChange[bool]):
 
 
 def require_unchanged(what: str, present: int, expected: int | None) -> None:
-    """Refuse to change a row that is not the expected one.
+    """Check that a row is still the row that the caller has read.
 
     Args:
         what: description of the principal or role.
-        present: object id of the row.
-        expected: object id of the expected row; None for any.
+        present: object id of the current row.
+        expected: object id of the row that the caller has read; None to skip the check.
     Raises:
-        CommitFailedError: the row is another one.
+        CommitFailedError: the current row is not the expected row.
     """
     if expected not in (None, present):
-        raise CommitFailedError(f"{what} has been changed meanwhile; read it again, and repeat the change")
+        raise CommitFailedError(f"{what} has changed since it was read; read it again, and repeat the change")
 
 
 def check_new_name(name: str, what: str) -> None:
@@ -355,12 +355,13 @@ def require_other_administrator(state: State, now_ms: int, *, without: int) -> N
     ]
     if administrators == [without]:
         raise ForbiddenError(
-            f"this is the only active principal with the role {SERVICE_ADMIN}; give the role to another one first"
+            f"the principal is the only active principal with the role {SERVICE_ADMIN}; give the role to another "
+            "principal first"
         )
 
 
 def encode_privileges(privileges: Collection[str]) -> bytes:
-    """Return the value of an entry in the index `grants`."""
+    """Return the names of privileges as the value of an entry in the index `grants`."""
     return ",".join(sorted(privileges)).encode()
 
 

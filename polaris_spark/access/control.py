@@ -82,8 +82,8 @@ class AccessControl:
             return self._rules
 
     def refresh(self) -> None:
-        """Make the next call of `rules` read the rules again. A login does this, so that a principal can log in as soon
-        as it exists. A reading that began before does not count."""
+        """Make the next call of `rules` read the rules again. A login calls this, so that a principal can log in
+        as soon as it exists. If another thread is reading the rules now, `rules` reads them once more."""
         self._wanted = next(self._refreshes)
 
     def newest(self) -> Rules | None:
@@ -105,7 +105,7 @@ class AccessControl:
         found = self.rules()
         if found is None:
             raise ForbiddenError(
-                "this realm has no access control; an operator turns it on by polaris-spark bootstrap STORE"
+                "this realm has no access control; an operator can turn it on with: polaris-spark bootstrap STORE"
             )
         return found
 

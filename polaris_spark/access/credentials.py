@@ -86,7 +86,8 @@ def verify(principal: Principal | None, secret: str, now_ms: int) -> bool:
 
 
 def matching(principal: Principal | None, secret: str, now_ms: int) -> HashedSecret | None:
-    """Return the stored secret of a principal that a secret in plain text matches; None if it matches no valid one.
+    """Compare a secret in plain text with the valid secrets of a principal. Return the stored secret that matches; None
+    if no secret matches.
 
     The number of computed hashes is the same for a wrong secret, for a principal with only one secret, and for None (an
     unknown client id). So the duration does not reveal which case it was.

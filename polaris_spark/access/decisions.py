@@ -12,7 +12,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,6 +41,13 @@ TIMEOUT: Final = "2 s"
 CACHE: Final = "1 s"
 """Default time for which a decision is used again. A privilege that was withdrawn holds for at most this time."""
 
+CALLS: Final = 8
+"""Default maximum number of simultaneous calls of an authorizer. It is less than the number of threads of a server, so
+that an authorizer that does not answer leaves threads for other requests."""
+SLOW_SECONDS: Final = 0.1
+"""Age of a call from which on it counts as hanging. While the maximum number of calls is reached, requests wait for
+another call to end, and are refused as soon as a call has this age."""
+
 _KEPT: Final = 100_000
 """Maximum number of decisions that a process keeps for each authorizer."""
 
@@ -54,6 +62,7 @@ class Decisions:
         *,
         timeout_ms: int,
         cache_ms: int,
+        calls: int = CALLS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """
@@ -61,6 +70,7 @@ class Decisions:
             name: name of the authorizer, for messages.
             timeout_ms: maximum time of one call, in milliseconds.
             cache_ms: time for which a decision is used again, in milliseconds; 0 for never.
+            calls: maximum number of simultaneous calls.
             monotonic: clock, in seconds.
         """
         self._name = name
@@ -69,6 +79,7 @@ class Decisions:
         self._monotonic = monotonic
         self._known: TTLCache[tuple[object, ...], bool] = TTLCache(_KEPT, cache_ms / 1_000, timer=monotonic)
         self._guard = threading.Lock()
+        self._calls = _Calls(calls)
 
     def of(self, question: Question) -> list[bool]:
         """Return for each securable of a question whether the principal has the privilege on it.
@@ -90,13 +101,14 @@ class Decisions:
         return [known[one] is True for one in question.securables]
 
     def _ask(self, question: Question) -> list[bool]:
-        begin = self._monotonic()
         try:
-            found = list(self._authorizer.decide(question, self._timeout))
+            with self._calls.one(self._timeout):
+                begin = self._monotonic()
+                found = list(self._authorizer.decide(question, self._timeout))
             if self._monotonic() - begin > self._timeout:
-                raise AuthorizerError(f"it needed more than {self._timeout:g} s")
+                raise AuthorizerError(f"it took longer than its timeout of {self._timeout:g} s")
             if len(found) != len(question.securables) or not all(isinstance(one, bool) for one in found):
-                raise AuthorizerError("its answer is not one decision for each securable")
+                raise AuthorizerError("it did not return one decision, true or false, for each securable")
         except Exception as error:  # any failure of an authorizer must refuse the request
             log.warning("authorizer %s made no decision: %s", self._name, error, exc_info=True)
             said = str(error) if isinstance(error, PolarisError) else "it failed; the log has the error"
@@ -104,6 +116,41 @@ class Decisions:
                 f"the request is refused, because the authorizer {self._name!r} of this realm made no decision: {said}"
             ) from None
         return found
+
+
+class _Calls:
+    """Bounds the number of simultaneous calls of an authorizer. Thread-safe."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._begun: dict[object, float] = {}
+        """Time of the monotonic clock at which each call in progress began."""
+        self._ended = threading.Condition()
+
+    @contextmanager
+    def one(self, timeout: float) -> Iterator[None]:
+        """Count a call for the duration of a `with` block.
+
+        Args:
+            timeout: maximum time to wait for the end of another call, in seconds.
+        Raises:
+            AuthorizerError: the maximum number of calls is in progress, and some of them hang.
+        """
+        call, until = object(), time.monotonic() + timeout
+        with self._ended:
+            while len(self._begun) >= self._most:
+                now = time.monotonic()
+                left = min(until, min(self._begun.values()) + SLOW_SECONDS) - now
+                if left <= 0:
+                    raise AuthorizerError(f"{len(self._begun)} calls of it are in progress, the maximum")
+                self._ended.wait(left)
+            self._begun[call] = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._ended:
+                del self._begun[call]
+                self._ended.notify()
 
 
 class _Loaded:
@@ -131,7 +178,7 @@ _loaded: Final = _Loaded()
 
 
 def decisions_of(name: str) -> Decisions:
-    """Return the decisions of an authorizer. The settings are read when the process first uses it.
+    """Return the decisions of an authorizer. The settings of the authorizer are read when the process first uses it.
 
     Raises:
         ForbiddenError: this process has no usable settings of the authorizer.
@@ -150,7 +197,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def _load(path: str, name: str) -> Decisions:
     if not path:
-        raise InputError(f"set the environment variable {VARIABLE} to the file with its settings")
+        raise InputError(f"set the environment variable {VARIABLE} to the path of the file with its settings")
     try:
         file = msgspec.json.decode(Path(path).read_bytes(), type=_File)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -162,9 +209,14 @@ def _load(path: str, name: str) -> Decisions:
     kind = str(settings.pop("type", name))
     timeout = duration_ms("timeout", str(settings.pop("timeout", TIMEOUT)))
     cache = duration_ms("cache", str(settings.pop("cache", CACHE)))
+    calls = settings.pop("calls", CALLS)
+    if type(calls) is not int or calls < 1:
+        raise InputError(
+            f"'calls' of the authorizer {name!r} is {calls!r}; it must be a number of at least 1"
+        )
     if not timeout:
         raise InputError(f"the timeout of the authorizer {name!r} must be longer than 0 s")
-    return Decisions(name, _made(kind, name, settings), timeout_ms=timeout, cache_ms=cache)
+    return Decisions(name, _made(kind, name, settings), timeout_ms=timeout, cache_ms=cache, calls=calls)
 
 
 def _made(kind: str, name: str, settings: dict[str, Any]) -> Authorizer:
@@ -183,7 +235,8 @@ def _made(kind: str, name: str, settings: dict[str, Any]) -> Authorizer:
     except Exception as error:  # of another package
         log.warning("the authorizer %s could not be made: %s", name, error, exc_info=True)
         raise InputError(
-            f"the type {kind!r} of the authorizer {name!r} failed ({type(error).__name__}); the log has the error"
+            f"the authorizer {name!r} of type {kind!r} could not be created ({type(error).__name__}); see the log for "
+            "the error"
         ) from None
     return made
 

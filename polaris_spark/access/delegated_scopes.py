@@ -36,7 +36,8 @@ _ON: Final = {On.NAMESPACE: "namespace", On.TABLE: "table", On.VIEW: "view"}
 
 
 def named_in(heads: Iterable[CommitReader], catalog: str, branch: str, entity_id: int) -> Securable | None:
-    """Return the names of an entity in the first of some commits that contains it; None if none contains it.
+    """Look for an entity in one commit after the other, and return its names in the first commit that contains it.
+    Return None if no commit contains it.
 
     Args:
         catalog: name of the catalog.
@@ -51,8 +52,8 @@ def named_in(heads: Iterable[CommitReader], catalog: str, branch: str, entity_id
 
 
 def _named(head: CommitReader, key: bytes, catalog: str, branch: str) -> Securable | None:
-    """Return the names in a key of the index `names`. Those of a storage table are the names of its materialized
-    view."""
+    """Return the names in a key of the index `names`. For the storage table of a materialized view, return the names of
+    the view. Return None if the key has an unknown form."""
     try:
         path, kind, name = decode_key(key)
     except CorruptionError:
@@ -81,10 +82,10 @@ def delegated_scope(
 
     Args:
         realm: instance id of the realm.
-        shown: the privileges that show rows.
+        shown: the privileges that allow the principal to see rows, one for each kind of securable.
         catalogs: the catalogs whose rows can be shown.
         state: returns the branch of a catalog, and the commit whose namespaces, tables and views can be shown.
-        known: as `Scope.catalogs`.
+        known: value of `Scope.catalogs`: entity ids of the catalogs that the principal may know; None for all.
     Raises:
         AuthorizerError: the authorizer made no decision.
     """

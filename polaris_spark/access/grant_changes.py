@@ -119,7 +119,7 @@ class SetOwner(AccessChange[None]):
 
 
 class SetAuthorizer(AccessChange[str | None]):
-    """Set or remove the authorizer of the realm (`access.authorizers`), and return the name of the earlier one."""
+    """Set or remove the authorizer of the realm (`access.authorizers`), and return the name of the previous one."""
 
     action = "set-authorizer"
 

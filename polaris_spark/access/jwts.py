@@ -111,7 +111,7 @@ def verified_claims(token: str, key: jwt.PyJWK, algorithm: str) -> dict[str, Any
 
 
 class ExpiredTokenError(NotAuthorizedError):
-    """A token has a valid signature, but has expired."""
+    """The signature of a token is valid, but the token has expired."""
 
 
 def check_times(claims: Mapping[str, Any], now: float, skew: float) -> float:
@@ -133,7 +133,7 @@ def check_times(claims: Mapping[str, Any], now: float, skew: float) -> float:
         begins = _time(claims, name)
         if begins is not None and begins > now + skew:
             raise NotAuthorizedError(
-                f"the token is not valid yet: its claim {name!r} is {begins:.0f}, but it is {now:.0f} now (seconds "
+                f"the token is not valid yet: its claim {name!r} is {begins:.0f}, but the time is {now:.0f} (seconds "
                 "since 1970); compare the clocks of the issuer and of this server"
             )
     return expires

@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 
 
 class On(Enum):
-    """What a request needs a privilege on. For a namespace, table or view, the member also says where the request names
-    it, such as in the path, the query or the body."""
+    """The kind of securable on which a request needs a privilege. For a namespace, table or view, the member also says
+    which part of the request names it, such as the path, the query or the body."""
 
     NOTHING = "no privilege"
     """Every principal of the realm may send the request."""
@@ -65,14 +65,15 @@ class Asked(NamedTuple):
 
 
 class When(NamedTuple):
-    """A condition of a need."""
+    """A condition on a request: a description, and a function that tests it. A need with a condition applies only to
+    requests that fulfill the condition."""
 
     words: str
     holds: Callable[[Asked], bool]
 
 
 class Need(NamedTuple):
-    """A privilege that a request needs."""
+    """A privilege that a request needs: its name, on which securable, and under which condition."""
 
     privilege: str
     on: On

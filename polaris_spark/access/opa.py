@@ -31,7 +31,7 @@ _MAX_BYTES: Final = 2**20
 _CONNECTIONS: Final = 64
 """Maximum number of connections that stay open between calls."""
 _CALLS: Final = 256
-"""Maximum number of calls at the same time."""
+"""Maximum number of threads of calls, including calls that took too long and whose connections are still open."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab", kw_only=True):
@@ -123,9 +123,10 @@ class OpaAuthorizer:
 
     def _within(self, timeout: float, call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return the result of a call. Wait at most the timeout, even if the server sends its headers byte by byte: the
-        timeout of `requests` begins again at each byte. The thread of such a call goes on until the connection ends."""
-        if not self._free.acquire(timeout=timeout):
-            raise AuthorizerError(f"{_CALLS} calls of OPA are in progress")
+        timeout of `requests` begins again at each byte. The thread of such a call goes on until the connection ends.
+        If `_CALLS` calls are in progress, raise an error at once."""
+        if not self._free.acquire(blocking=False):
+            raise AuthorizerError(f"{_CALLS} calls to OPA are in progress, the maximum")
         done: concurrent.futures.Future[dict[str, Any]] = concurrent.futures.Future()
 
         def run() -> None:
@@ -194,11 +195,11 @@ class OpaAuthorizer:
 
 
 def _checked(token: str) -> str:
-    """Return a token that a header can contain. With others, `requests` raises errors that contain the token, and the
-    log would show it.
+    """Check that an HTTP header can contain a token, and return the token. For any other token, `requests` would raise
+    an error that contains the token, and the token would get into the log.
 
     Raises:
-        InputError: it has other characters than printable ones of ASCII, or none.
+        InputError: the token is empty, or contains characters other than printable ASCII.
     """
     if not token or not all("!" <= one <= "~" for one in token):
         raise InputError(

@@ -44,7 +44,7 @@ class PrincipalChange(AccessChange[Principal]):
     def replace(
         self, state: State, now: int, before: int, row: Principal, summary: Mapping[str, str] | None = None
     ) -> Principal:
-        """Replace the row of the principal, and log this."""
+        """Replace the row of the principal, and add an entry to the log of the reference `access`."""
         key = principal_key(self.name)
         after = state.add(row)
         state.put(PRINCIPALS, key, Entry(after, id_bytes(row.entity_id)))
@@ -133,8 +133,8 @@ class ReplaceCredentials(PrincipalChange):
     ) -> None:
         """
         Args:
-            expected: `HashedSecret.created` of the secret with which the principal logged in; None for any. If it is no
-                longer the newest secret, it cannot be replaced by this login.
+            expected: `HashedSecret.created` of the secret with which the principal logged in; None to skip the check.
+                If the principal has a newer secret by now, the change is refused.
             credentials: the new secret; its client id must be the principal's.
             keep_old_ms: time for which the current secret stays valid, in milliseconds.
             is_reset: whether another principal does this, for example because the secret leaked. Then all tokens that
@@ -160,8 +160,8 @@ class ReplaceCredentials(PrincipalChange):
         newest = row.secrets[0].created if row.secrets else 0
         if self.expected not in (None, newest):
             raise NotAuthorizedError(
-                f"the credentials of {self.name!r} have changed since the login; only a login with the newest secret "
-                "can replace it"
+                f"the credentials of {self.name!r} have changed since the login; log in with the newest secret to "
+                "replace it"
             )
         if self._secret is None:
             self._secret = hashed(self.credentials.secret, prepared)
@@ -199,8 +199,8 @@ class AlterPrincipal(PrincipalChange):
     ) -> None:
         """
         Args:
-            expected: object id of the row that is changed; None for any. If the row has changed since, the change is
-                refused.
+            expected: object id of the row that the caller has read; None to skip the check. If the principal has
+                another row by now, the change is refused.
             state: the new state; None to keep it.
             expires: time at which the principal expires, in milliseconds since 1970; 0 for never.
             properties: the properties that replace all present ones; None to keep the present ones.

@@ -1,4 +1,4 @@
-"""Privileges, what each implies, and on which securables it can be granted.
+"""All privileges: what each allows, which privileges imply it, and on which securables it can be granted.
 
 Privileges that also exist in Apache Polaris have the same names there. A request is allowed if one of the caller's
 active roles holds the needed privilege, or one that implies it, on the securable or on any securable above it. Grants
@@ -17,7 +17,7 @@ from polaris_spark.errors import BadRequestError
 
 
 class Privilege(NamedTuple):
-    """A privilege."""
+    """What a privilege allows, which privileges imply it, and on which securables it can be granted."""
 
     meaning: str
     by: tuple[str, ...] = ()
@@ -206,8 +206,8 @@ _SEEN: Final = {
 
 @lru_cache(maxsize=4_096)
 def implied(privileges: frozenset[str]) -> frozenset[str]:
-    """Return the given privileges, all privileges that they imply, and the marks (`SEES_TABLE` and others) that belong
-    to them. Privileges that this release does not know imply nothing."""
+    """Return the given privileges, all privileges that they imply, and the marks (`SEES_NAMESPACE`, `SEES_TABLE`,
+    `SEES_VIEW`) of all these. Privileges that this release does not know imply nothing."""
     found, pending = set(privileges), list(privileges)
     while pending:
         one = pending.pop()
@@ -224,7 +224,7 @@ def implied(privileges: frozenset[str]) -> frozenset[str]:
 
 
 def holders(privilege: str) -> list[str]:
-    """Return a privilege and all privileges that imply it, itself first."""
+    """Return a list of a privilege, followed by all privileges that imply it."""
     others = [name for name in PRIVILEGES if name != privilege and privilege in implied(frozenset((name,)))]
     return [privilege, *others]
 

@@ -58,7 +58,7 @@ class Subject:
     ) -> None:
         """
         Args:
-            roles: what the active roles hold, by entity id.
+            roles: the privileges that the active roles hold, by entity id of the role.
             names: names of the active roles, by entity id.
             delegated: the decisions of the realm's authorizer; None if the realm has none.
         """
@@ -171,8 +171,8 @@ class Rules:
         self._subjects: dict[tuple[str, frozenset[str] | None], Subject] = {}
 
     def active_subject(self, name: str, roles: frozenset[str] | None) -> Subject | None:
-        """Return a principal with its active roles, if it is in the cache and may send requests at any time; otherwise
-        None. This is a fast path of `subject`."""
+        """Return the result of `subject` from the cache, without a check of the time. Return None if the result is not
+        in the cache, or if the principal can expire or must rotate its credentials."""
         found = self._subjects.get((name, roles))
         return found if found is not None and found.is_always_active else None
 
@@ -185,10 +185,10 @@ class Rules:
             now_ms: the time, in milliseconds since 1970.
             roles: names of the principal roles that the caller uses; None for all roles of the principal. Roles that
                 the principal does not have are ignored.
-            rotating: whether the request rotates the caller's own credentials. It is then allowed even if they must be
-                rotated.
+            rotating: whether the request rotates the caller's own credentials. Only such a request is allowed while the
+                principal must rotate its credentials.
         Raises:
-            NotAuthorizedError: the principal does not exist, is revoked, or has expired.
+            NotAuthorizedError: the principal does not exist, is revoked, has expired, or must rotate its credentials.
         """
         principal = self.principals.get(name)
         if principal is None or not principal.is_active(now_ms):
@@ -231,8 +231,8 @@ class Rules:
         return list(found)
 
     def may_ever_manage(self, principal: Principal) -> bool:
-        """Whether a principal may manage the access of the realm, even if the principal is not active: by any of its
-        roles, or because the realm's authorizer allows it.
+        """Whether a principal may manage access to the realm, whatever its current state: because one of its roles
+        holds `SERVICE_MANAGE_ACCESS`, or because the realm's authorizer allows it.
 
         Raises:
             AuthorizerError: the authorizer made no decision.

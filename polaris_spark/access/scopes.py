@@ -1,11 +1,11 @@
-"""Scopes of readers: what a principal may see in the system views and the feed.
+"""Scopes of readers: what a principal may see in the system views and the change feed.
 
 The process that plans a read checks the principal and makes its scope. The scope is small and can be pickled. Executors
 leave out the rows that are not in it. They need no rules and no credentials of the principal.
 
-A principal that holds `CATALOG_READ_LOG` on a catalog or on the realm sees all rows of it. A view declares a privilege.
-Other principals see only the rows of the namespaces, tables and views that they own, or on which they hold this
-privilege.
+A principal that holds `CATALOG_READ_LOG` on a catalog or on the realm sees all rows of the catalog or realm. Other
+principals see only the rows of some namespaces, tables and views: those that they own, or on which they hold the
+privilege that the system view declares.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def scope_of(
 
     Args:
         realm: instance id of the realm.
-        shown: the privileges that show rows.
+        shown: the privileges that allow the principal to see rows, one for each kind of securable.
         catalogs: entity ids of the catalogs that the principal may know; None for all.
     """
     wanted = {READS_ALL, READS_VIEW, *(need.privilege for need in shown)}
@@ -144,9 +144,9 @@ class Sight:
         return kind == TABLE and len(path) > 1 and self._reads_view_of(path, name)
 
     def may_by_id(self, privilege: str, entity_id: int) -> bool | None:
-        """Whether the principal holds a privilege on the entity with an id, as it is in this state, or on something
-        above it, or owns one of these. None if this state does not contain the entity, and the principal neither holds
-        the privilege on the entity itself nor owns it."""
+        """Whether the principal holds a privilege on an entity, given its id, or on something above it in this state,
+        or owns one of these. If this state does not contain the entity, its namespaces are unknown; return None if the
+        other securables do not give the principal the privilege."""
         known = self._by_id.get((privilege, entity_id))
         if known is not None:
             return known
@@ -206,7 +206,7 @@ class Sight:
         """Whether a table is the storage table of a materialized view, and the principal may load the view.
 
         Args:
-            path: the namespace of the table, which has the name of the view.
+            path: the namespace of the table. A storage table is in a namespace with the name of its view.
             name: name of the table.
         """
         from polaris_spark.catalog.entities.materialized_views import STORAGE  # importing it takes long
@@ -221,7 +221,8 @@ class Sight:
 
 
 def privilege_for(shown: Needs, kind: bytes) -> str | None:
-    """Return the privilege that shows something of a kind, such as `TABLE`; None if there is none."""
+    """Return the privilege among `shown` that allows a principal to see the rows of entities of a kind, such as
+    `TABLE`; None if there is none."""
     on = _ON.get(kind)
     return next((need.privilege for need in shown if need.on is on), None)
 
@@ -236,7 +237,8 @@ def sees_change(
     Args:
         path: the namespace that contained the entity after the change.
         now: what the principal may see in the newest commit of the branch.
-        then: returns the same for the commit of the change; None if only the log of the commit is stored.
+        then: returns what the principal may see in the commit of the change, or None if only the log of that commit is
+            still stored.
     """
     found = now.may_by_id(privilege, entity_id)
     if found is not None:

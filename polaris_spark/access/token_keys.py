@@ -68,7 +68,7 @@ class ServerKey:
         self._guard = threading.Lock()
 
     def seal(self, key: Ed25519PrivateKey, id: str, created: int) -> TokenKey:
-        """Return the row of a key, without its entity id."""
+        """Encrypt a private key, and return the row that stores it. The entity id in the row is 0."""
         salt, nonce = secrets.token_bytes(16), secrets.token_bytes(12)
         content = nonce + AESGCM(self._derived(salt)).encrypt(nonce, key.private_bytes_raw(), id.encode())
         public = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
@@ -77,7 +77,7 @@ class ServerKey:
         return TokenKey(0, id, created, public, salt, content)
 
     def open(self, row: TokenKey) -> Ed25519PrivateKey | None:
-        """Return the private key of a row; None if another server key sealed it."""
+        """Decrypt the private key in a row, and return it. Return None if another server key encrypted it."""
         with self._guard:
             if row.id not in self._opened:
                 if len(self._opened) > 10 * MOST_KEYS:
@@ -176,7 +176,7 @@ def token_keys(head: CommitReader) -> list[TokenKey]:
 
 
 def verifying_key(row: TokenKey) -> PyJWK:
-    """Return the public key of a row."""
+    """Return the public key in a row, which verifies tokens."""
     encoded = base64.urlsafe_b64encode(row.public).rstrip(b"=").decode()
     key = public_key({"kty": "OKP", "crv": "Ed25519", "x": encoded, "kid": row.id}, ALGORITHM)
     assert key is not None

@@ -3,7 +3,7 @@
 A token is accepted as long as the key that signed it is in the realm's rows, it has not expired, and the principal is
 active and has the secret with which it logged in for the token. So a token becomes invalid when the principal's
 credentials are rotated or reset, or the principal is revoked or dropped. If a rotation keeps the old secret for some
-time, then the tokens that were issued for the old secret end with it.
+time, then the tokens that were issued for the old secret become invalid when that secret does.
 """
 
 from __future__ import annotations
@@ -239,14 +239,15 @@ def check_lifetime(seconds: int) -> None:
 
 
 def issuer_of(realm: str) -> str:
-    """Return the claims `iss` and `aud` of a realm's tokens."""
+    """Return the value of both claims `iss` and `aud` in a realm's tokens."""
     return f"polaris-spark:{realm}"
 
 
 def scope_of(roles: frozenset[str] | None) -> str:
-    """Return the scope of a token that is limited to some principal roles; None for all roles.
+    """Return the claim `scope` of a token that is limited to the principal roles `roles` (None: all roles).
 
-    Characters of names that a scope cannot contain are percent-encoded (RFC 3986), and so is a role named `ALL`.
+    Characters that a scope cannot contain are percent-encoded in the names of roles (RFC 3986). To distinguish a role
+    named `ALL` from all roles, the first letter of its name is also percent-encoded.
     """
     return ALL if roles is None else " ".join(f"{SCOPE_PREFIX}{_quoted(role)}" for role in sorted(roles))
 
@@ -256,7 +257,7 @@ def _quoted(role: str) -> str:
 
 
 def roles_in(scope: str) -> frozenset[str] | None:
-    """Return the principal roles that a scope names; None for all roles of the principal.
+    """Return the names of the principal roles in a scope; None if the scope stands for all roles of the principal.
 
     Raises:
         BadRequestError: the scope names too many roles, or a part of it does not name a role.
@@ -300,7 +301,7 @@ def _secret(principal: Principal, created: int, now_ms: int) -> HashedSecret:
     """Return the secret of a principal that was made at the time `created`.
 
     Raises:
-        NotAuthorizedError: the principal does not have it any more, or it has expired.
+        NotAuthorizedError: the principal does not have this secret any more, or the secret has expired.
     """
     for one in principal.secrets:
         if one.created == created and not 0 < one.expires <= now_ms:

@@ -17,9 +17,10 @@ _LAST_ID: Final = 2**63 - 1
 
 
 class IdRangesBackend(Backend):
-    """Base class of backends that scan a range of ids of one realm, or the references of one realm, at a time. The
-    detail of a split of `objects` is a tuple of ranges, each `(realm, first id, last id)`; of a split of `references`,
-    a tuple of realms, each `(realm,)`."""
+    """Base class of backends whose scans read a range of ids of one realm, or the references of one realm, at a time.
+
+    The detail of a split is a tuple of parts: `(realm, first id, last id)` for `objects`, `(realm,)` for
+    `references`."""
 
     @abstractmethod
     def _realms(self, table: Table) -> list[str]:

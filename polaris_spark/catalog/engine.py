@@ -1,4 +1,5 @@
-"""Engines, which do the work of jobs on many items and rows: in this process, or with the same code on Spark executors.
+"""Engines. An engine does the work of a job on many items and rows: in this process, or with the same code on Spark
+executors.
 
 A job calls a function for each item (`map`), turns parts of a store into rows (`scan`), turns rows into other rows
 (`apply`), and combines rows by SQL (`query`, `without`, `closure`). The SQL must mean the same in Spark and in SQLite.
@@ -42,7 +43,7 @@ class Reach:
     def __init__(self, own: ObjectStore, files: Files, clock: Clock | None = None) -> None:
         """
         Args:
-            own: object store of the realm that the job is for.
+            own: object store of the realm for which the job runs.
             clock: clock for retries; by default the system's.
         """
         self.own = own
@@ -55,8 +56,8 @@ class Reach:
         return self.own.backend
 
     def reader(self, realm: str) -> StoredObjects:
-        """Return a reader of the objects of a realm, given its instance id. It refuses objects that a newer release
-        wrote (`ObjectStore.for_deleting`)."""
+        """Return a reader of the objects of a realm, given its instance id. The reader raises an error for objects
+        that a newer release wrote (`ObjectStore.for_deleting`)."""
         return StoredObjects(self.own.of_realm(realm).for_deleting())
 
     def writable(self) -> ObjectStore:
@@ -69,7 +70,7 @@ class Reach:
 
 
 class MapFunction(ABC, Generic[I, R]):
-    """A function of one item, for `Engine.map`. It is pickled for executors."""
+    """A function that computes a result from one item, for `Engine.map`. The function is pickled for executors."""
 
     item: type[I] | None = None
     """Type of the items, which are encoded as MessagePack for executors. If it is None, they are pickled."""
@@ -105,14 +106,14 @@ class Rows(ABC):
 
     @abstractmethod
     def kept(self) -> Rows:
-        """Return the same rows, which are computed at the first read and then cached until `release` is called.
+        """Return these rows in a cached form: they are computed at the first read, and kept until `release` is called.
 
         If an executor is lost, its part of the rows is computed again.
         """
 
     @abstractmethod
     def fixed(self, *by: str) -> Rows:
-        """Return the same rows, computed now and never again.
+        """Compute these rows now, and return them in a form that is never computed again.
 
         Args:
             by: columns by which the result will be joined.
@@ -124,7 +125,7 @@ class Rows(ABC):
 
     @abstractmethod
     def release(self) -> None:
-        """Free the space of these rows, which `kept` returned."""
+        """Free the space of rows that `kept` returned."""
 
 
 class Engine(ABC):
@@ -220,7 +221,7 @@ class Engine(ABC):
 
         Args:
             start: the ids to start from. Rows of ids have one column, `id bigint`.
-            further: returns the ids that can be reached from the given ids in one step, perhaps more than once.
+            further: returns the ids that can be reached from the given ids in one step. The result may repeat ids.
             doing: the step that is reported as progress.
         """
 

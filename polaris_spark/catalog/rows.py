@@ -54,7 +54,7 @@ def known_kind(key: bytes) -> bytes:
     """Return the kind of an entity, given its key in the index `names`.
 
     Raises:
-        NewerFormatError: the kind is not known here, so it is not known either to which files the entity refers.
+        NewerFormatError: this release does not know the kind, so it does not know to which files the entity refers.
     """
     decoded = decode_key(key)
     if decoded.kind not in (NAMESPACE, TABLE, VIEW, CATALOG):
@@ -94,7 +94,7 @@ class DroppedMark(NamedTuple):
 
     @classmethod
     def decode(cls, value: bytes) -> DroppedMark:
-        """Return the value that `encode` returned as bytes."""
+        """Decode bytes that `encode` returned."""
         return cls(id_from(value[1:]), value[9:].decode(), bool(value[0]))
 
 
@@ -127,8 +127,8 @@ class Unloaded(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def folder_of(metadata_location: str) -> str:
-    """Return the location that an imported table can own because of where its metadata file is: the parent of the
-    folder `metadata` that contains the file. If the file's folder has another name, return the location of the file."""
+    """Return the location that an imported table can own, derived from the location of its metadata file. If the file
+    is in a folder named `metadata`, this is the parent of that folder. Otherwise, it is the location of the file."""
     folder, _, _ = metadata_location.rpartition("/")
     above, _, name = folder.rpartition("/")
     return above if name == "metadata" and above.strip("/") else metadata_location

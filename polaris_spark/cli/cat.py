@@ -46,8 +46,8 @@ def cat(
 
 
 def possible_ids(text: str) -> list[int]:
-    """Return the ids that a text can mean. Digits without letters can be a hexadecimal or a decimal id, so there can be
-    two.
+    """Return the ids that a text can represent. A text of digits can be a hexadecimal or a decimal id, so the result
+    can have two ids.
 
     Raises:
         InputError: the text is not an id.

@@ -48,7 +48,7 @@ class ChangeSource(Protocol):
         """Return changes after a position, oldest first.
 
         Args:
-            after: the position; None for the position after the newest change, `OLDEST` for the position before the
+            after: the position; None means the position after the newest change, and `OLDEST` the position before the
                 oldest change.
             wait: whether to wait for a change, for about `WAIT_SECONDS`, if there is none.
         Raises:
@@ -105,8 +105,8 @@ class ServerSource:
 def follow(
     source: ChangeSource, after: str | None, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[ChangeBatch]:
-    """Yield the changes after a position, and then new changes as they are committed; never end. The first item may
-    have no changes; it says where the reader begins.
+    """Yield the changes after a position, and then new changes as they are committed, without end. The first batch may
+    have no changes; its position is where the reader begins.
 
     If the changes cannot be read for a temporary reason, print a message on standard error, and try again.
 
@@ -138,10 +138,10 @@ def until_readable(read: Callable[[], T], sleep: Callable[[float], None] = time.
 
 
 def begun_at(after: str) -> str:
-    """Check a position of the command line, and return it.
+    """Check the position that the option `--after` gives, and return it.
 
     Raises:
-        InputError: the text is not a position.
+        InputError: the text is neither `oldest` nor a position in a log.
     """
     if after != OLDEST:
         LogPosition.parse(after, "--after")

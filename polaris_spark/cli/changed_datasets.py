@@ -1,4 +1,4 @@
-"""What the store knows about the table or view of a change, for `polaris-spark watch --openlineage`."""
+"""Reads what the store contains about the table or view of a change, for `polaris-spark watch --openlineage`."""
 
 from __future__ import annotations
 
@@ -45,8 +45,9 @@ class ReadSource(NamedTuple):
 
 
 class ChangedDataset(NamedTuple):
-    """A table or view after a change or, if the change dropped it, before. The storage table of a materialized view
-    counts as the view. Without the row of the table or view, which may be deleted, there is only its name."""
+    """A table or view as it was after a change; if the change dropped it, as it was before. A change of the storage
+    table of a materialized view is shown as a change of the view. If a sweep has already deleted the row of the table
+    or view, only its name and type are known."""
 
     name: str
     """Name as in the log."""

@@ -1,4 +1,5 @@
-"""Files of `polaris-spark watch` that sends events: the cursor, which says what was delivered, and the dead letters."""
+"""Files that `polaris-spark watch` uses to send events: the cursor, which contains the position up to which events were
+delivered, and the dead letters."""
 
 from __future__ import annotations
 
@@ -76,13 +77,13 @@ class Cursor:
 
 
 class DeadLetters:
-    """A file of JSON lines with the events that were given up."""
+    """A file of JSON lines with the events that could not be delivered."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def add(self, lines: list[dict[str, Any]]) -> None:
-        """Append lines, perhaps none. When this method returns, they are on disk.
+        """Append lines. When this method returns, they are on disk. `lines` may be empty.
 
         If an earlier process died while it wrote, its incomplete line is ended first.
         """

@@ -129,7 +129,7 @@ def secret_in(name: str | None) -> str:
 
 
 class _Connections(HTTPAdapter):
-    """Connections to a receiver, of which one at a time has a request."""
+    """Connections to a receiver. Only one of them has a request at a time."""
 
     _newest: Any = None
     _is_ended = False
@@ -155,7 +155,7 @@ class _Connections(HTTPAdapter):
         return connection
 
     def end(self) -> None:
-        """End a request that another thread has begun. No further request can be sent."""
+        """Abort the request of another thread. After this, no requests can be sent."""
         self._is_ended = True
         socket = None if self._newest is None else self._newest.sock
         if socket is not None:
@@ -164,7 +164,7 @@ class _Connections(HTTPAdapter):
 
 
 class _Session(requests.Session):
-    """Requests to a receiver. No password of `~/.netrc` is sent."""
+    """A session for requests to a receiver. It never sends a password from `~/.netrc`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -174,8 +174,8 @@ class _Session(requests.Session):
         self.mount("https://", self.connections)
 
     def get_redirect_target(self, resp: requests.Response) -> None:
-        """Return None for every answer. With the address of a redirect, the library would read the whole content of the
-        answer, which may be endless, even if it does not follow the redirect."""
+        """Return None for every response. If this method returned the address of a redirect, the library would read the
+        whole content of the response, which may be endless, even without following the redirect."""
 
 
 class Sender:
@@ -204,7 +204,7 @@ class Sender:
         self._session = _Session()
 
     def deliver(self, events: list[Event]) -> None:
-        """Deliver events, and return when the receiver has accepted them or they are dead letters.
+        """Deliver events. Return when the receiver has accepted each of them, or it was written to the dead letters.
 
         If the receiver refuses several events permanently, they are delivered one by one.
 

@@ -22,6 +22,7 @@ from polaris_spark.cli.options import (
     Password,
     Realm,
     Store,
+    refuse_with,
 )
 from polaris_spark.cli.output import NO_ROWS, counted, hexadecimal, plain, print_json, screen
 from polaris_spark.clock import iso_text
@@ -46,7 +47,7 @@ class ChangeFilter(NamedTuple):
     actions: tuple[str, ...] = ()
 
     def allows(self, change: Json) -> bool:
-        """Whether a change is shown. For a rename, the old and the new name count."""
+        """Whether a change is shown. A rename is shown if its old or its new name is allowed."""
         return (
             (not self.names or change["name"] in self.names or change.get("old-name") in self.names)
             and (not self.principals or change["principal"] in self.principals)
@@ -89,6 +90,7 @@ _Follow = Annotated[
 
 
 def log(
+    context: typer.Context,
     store: Store,
     realm: Realm = "default",
     catalog: _Catalog = None,
@@ -109,6 +111,8 @@ def log(
     from polaris_spark.cli.stores import open_store
     from polaris_spark.commits.as_of import AsOf
 
+    refuse_with(context, "--reference", "catalog", "branch", is_given=reference is not None)
+    refuse_with(context, "--follow", "limit", is_given=follow)
     if follow and (until is not None or not as_json):
         raise InputError(
             "--follow prints lines of JSON until it is interrupted: add --json, and leave out --until"
@@ -191,8 +195,8 @@ def limits(log: BranchLog, begin: AsOf | None, end: AsOf | None) -> tuple[int, i
 
 
 def _first_after(log: BranchLog, begin: AsOf | None) -> int:
-    """Return the number of the first commit after a point; the number of the oldest commit whose log is kept if the
-    point is None or older."""
+    """Return the number of the first commit after a point; if the point is None or older than the log, return the
+    number of the oldest commit whose log is kept."""
     from polaris_spark.catalog.branches.archived_log import first_after
     from polaris_spark.errors import HistoryTrimmedError
 
@@ -205,8 +209,8 @@ def _first_after(log: BranchLog, begin: AsOf | None) -> int:
 
 
 def position_at(log: BranchLog, begin: AsOf) -> LogPosition:
-    """Return the position after a point of a log; the position before all changes that are kept if the point is
-    older."""
+    """Return the position after a point of a log. If the point is older than the log, return the position before the
+    oldest change that is kept."""
     from polaris_spark.catalog.branches.change_log import LogPosition
 
     return LogPosition(_first_after(log, begin) - 1)

@@ -116,7 +116,7 @@ def add(procedure: Procedure) -> None:
 
 
 def _takes(procedure: Procedure, option: str) -> bool:
-    """Whether the command of a procedure has an option of `_place`."""
+    """Whether the command of a procedure has the option `option`, which is a parameter of `_place`."""
     if option in ("server", "token"):
         return procedure.over_http
     if option in ("catalog", "branch", "property") and procedure.on_realm is not None:

@@ -6,6 +6,8 @@ import dataclasses
 import logging
 import re
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from polaris_spark.cli.stores import OpenStore, open_store
@@ -14,6 +16,7 @@ from polaris_spark.errors import InputError, NotFoundError, PolarisError
 
 if TYPE_CHECKING:
     from polaris_spark.config import Properties
+    from polaris_spark.rest.session import Session
     from polaris_spark.server import Endpoint, RealmNames, ServedCatalogs
     from polaris_spark.storage.access import StorageAccess
 
@@ -45,9 +48,8 @@ def check_options(
     *,
     token: str | None,
     warehouse: str | None,
-    work: bool,
 ) -> None:
-    """Check that the options fit a server of many realms.
+    """Check that the options fit a server or worker of many realms.
 
     Raises:
         InputError: they do not.
@@ -58,8 +60,6 @@ def check_options(
         )
     if warehouse is not None:
         raise InputError("--warehouse is not allowed with --realms: each catalog has its own warehouse")
-    if work:
-        raise InputError("--work is not allowed with --realms: run polaris-spark work for each realm")
     for one in property or ():
         name = one.partition("=")[0]
         if name == "warehouse":
@@ -68,7 +68,7 @@ def check_options(
             )
         if name in ("credential", "token", "principal"):
             raise InputError(
-                f"the property {name!r} is not allowed with --realms: the server logs in to none"
+                f"the property {name!r} is not allowed with --realms, because there is no login to the realms"
             )
     for place in allowed:
         if REALM_FIELD not in place:
@@ -136,8 +136,15 @@ class ServedStore:
         most: int,
         endpoint: Endpoint,
         announce: Callable[[str], None],
+        workers: int = 0,
     ) -> None:
-        """Serve the realms until the process receives SIGTERM or SIGINT."""
+        """Serve the realms until the process receives SIGTERM or SIGINT.
+
+        Args:
+            most: maximum number of open realms.
+            workers: maximum number of simultaneous runs of tasks of the realms; 0 to run none.
+        """
+        from polaris_spark.cli.realms_worker import RealmsWorker, WorkerThread
         from polaris_spark.extension import ROUTER
         from polaris_spark.server import ManySettings, serve_many
         from polaris_spark.system.stores import check_store
@@ -158,7 +165,19 @@ class ServedStore:
                 served,
                 most,
             )
-            serve_many(many, endpoint, announce)
+            worker: AbstractContextManager[object] = nullcontext()
+            if workers:
+                worker = WorkerThread(
+                    RealmsWorker(
+                        opened,
+                        self._properties,
+                        served,
+                        concurrency=workers,
+                        restrict=lambda name: partial(self._restricted, name),
+                    )
+                )
+            with worker:
+                serve_many(many, endpoint, announce)
 
     def _open(self, opened: OpenStore, name: str) -> ServedCatalogs:
         """Open a realm. Its default catalog is the catalog that `--catalog` names, or else its first catalog.
@@ -192,6 +211,10 @@ class ServedStore:
         except BaseException:
             session.close()
             raise
+
+    def _restricted(self, realm: str, session: Session) -> Session:
+        catalog = session.catalog.restricted(self._allowed_in(realm), follow_links=False)
+        return session.derive(catalog=catalog)
 
     def _allowed_in(self, realm: str) -> list[str]:
         """Return the allowed locations of a realm; none if its name could mean another location."""

@@ -146,7 +146,7 @@ def endpoint(url: str) -> str:
 
 
 def is_sent(change: Json) -> bool:
-    """Whether there are events for a change: one of a table or view that changed its data or metadata."""
+    """Whether events are sent for a change: whether it changed the data or metadata of a table or view."""
     summary, updates = change["summary"], _updates(change)
     if change["kind"] not in ("table", "view") or _verb(change) not in _CHANGES:
         return False
@@ -164,8 +164,8 @@ def is_sent(change: Json) -> bool:
 def events_of(changes: Iterable[Json], source: str, reader: DatasetReader) -> Iterator[Event]:
     """Yield changes as events, two for each run. Changes without events are left out.
 
-    Of the tables and views, which may have large schemas, only those of one run and of the change after it are in
-    memory.
+    Tables and views can have large schemas. So this function keeps in memory only those of one run, and of the change
+    after the run.
 
     Args:
         changes: changes as `catalog.branches.change_log.changes_after` returns them.
@@ -185,7 +185,7 @@ def events_of(changes: Iterable[Json], source: str, reader: DatasetReader) -> It
 
 
 def _is_one_run(before: _Output, after: _Output) -> bool:
-    """Whether two changes, one after the other in the log, are of the same operation."""
+    """Whether two consecutive changes in the log belong to the same operation."""
     one, other = before.change, after.change
     if one["commit"]["id"] != other["commit"]["id"] or one["operation"] != other["operation"]:
         return False
@@ -194,7 +194,8 @@ def _is_one_run(before: _Output, after: _Output) -> bool:
 
 
 def _updates(change: Json) -> frozenset[str]:
-    """Return the names of the updates of a change; empty if it only added data."""
+    """Return the actions of the metadata updates that made a change, such as `set-properties`, as the change's summary
+    lists them. The summary lists none if the commit only added snapshots and moved branches to them."""
     return frozenset(filter(None, change["summary"].get("updates", "").split(",")))
 
 
@@ -228,7 +229,7 @@ class _Naming:
         self._catalog = catalog
 
     def events(self, run: list[_Output]) -> Iterator[Event]:
-        """Yield the events of the begin and the end of a run."""
+        """Yield two events of a run: for its beginning and for its end."""
         first, last = run[0].change, run[-1].change
         # A restarted sender may divide a large transaction at other changes, so the id names the first and last change.
         id = uuid.uuid5(uuid.NAMESPACE_URL, f"{self._source}#{first['position']}:{last['position']}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -117,6 +118,44 @@ Search = Annotated[
         help="Search the whole realm for complete commits that follow a head, and that no reference points to.",
     ),
 ]
+
+
+def require_with(context: typer.Context, needed: str, *parameters: str, is_given: bool) -> None:
+    """Refuse options on the command line that have no effect without another option.
+
+    Args:
+        needed: the other option, such as `--post`, for the message.
+        parameters: names of the parameters of the options, such as `max_backoff`.
+        is_given: whether the other option was given.
+    Raises:
+        InputError: an option was given without the other one.
+    """
+    if not is_given:
+        for name in _on_command_line(context, parameters):
+            raise InputError(f"{name} has no effect without {needed}; give {needed} too, or leave {name} out")
+
+
+def refuse_with(context: typer.Context, other: str, *parameters: str, is_given: bool) -> None:
+    """Refuse options on the command line that have no effect with another option.
+
+    Args:
+        other: the other option, such as `--once`, for the message.
+        parameters: names of the parameters of the options, such as `poll`.
+        is_given: whether the other option was given.
+    Raises:
+        InputError: an option was given together with the other one.
+    """
+    if is_given:
+        for name in _on_command_line(context, parameters):
+            raise InputError(f"{name} has no effect with {other}; give only one of them")
+
+
+def _on_command_line(context: typer.Context, parameters: Sequence[str]) -> Iterator[str]:
+    """Yield the options, among those with these parameters, that the command line has."""
+    for name in parameters:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            yield f"--{name.replace('_', '-')}"
 
 
 def required_store(store: str | None, token: str | None) -> str:

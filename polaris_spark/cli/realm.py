@@ -79,7 +79,7 @@ def create(
 
 @app.command("describe")
 def describe(store: Store, realm: Name = None, password: Password = None, as_json: AsJSON = False) -> None:
-    """Show the state and the properties of a realm."""
+    """Show the state, the format, the features and the properties of a realm."""
     _change(store, realm, _found, password, as_json=as_json)
 
 
@@ -223,8 +223,9 @@ def _show(record: RealmRecord, *, as_json: bool) -> None:
         return
     table = grid(None, "property", "value")
     table.add_row("realm", plain(record.name))
-    for name in ("state", "instance", "created"):
+    for name in ("state", "instance", "created", "format"):
         table.add_row(name, str(_facts(record)[name]))
+    table.add_row("features", plain(", ".join(sorted(record.features)) or "none"))
     for name, text in sorted(record.properties.items()):
         table.add_row(plain(name), plain(text))
     screen().print(table)
@@ -244,6 +245,8 @@ def _facts(record: RealmRecord) -> dict[str, Any]:
         "state": record.state.value,
         "instance": record.instance,
         "created": iso_text(record.created_ms),
+        "format": record.format,
+        "features": record.features,
         "properties": record.properties,
     }
 

@@ -17,6 +17,7 @@ from polaris_spark.cli.options import (
     Password,
     Realm,
     Store,
+    require_with,
 )
 from polaris_spark.cli.output import hexadecimal, plain, print_json, screen, utc
 from polaris_spark.clock import SystemClock, iso_text
@@ -41,6 +42,7 @@ _AFTERWARDS = (
 
 
 def recover(
+    context: typer.Context,
     store: Store,
     realm: Realm = "default",
     catalog: OnlyCatalog = None,
@@ -72,6 +74,7 @@ def recover(
     from polaris_spark.system.recovery.plan import plan
     from polaris_spark.system.recovery.survey import Survey
 
+    require_with(context, "--yes", "force", is_given=yes)
     with open_store(store, password) as opened, reading() as on_read:
         place = opened.realm(realm)
         name = chosen(place, catalog, branch, reference)

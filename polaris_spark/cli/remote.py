@@ -198,8 +198,8 @@ class RemoteServer:
         raise PolarisError(f"the server answers: {_message(answer)}")
 
     def _request(self, method: str, path: str, **more: Any) -> requests.Response:
-        """Send a request. If the server refuses an issued token, such as one of a key that is gone, repeat the request
-        with a new one."""
+        """Send a request. If the server refuses a token that it issued, for example because its signing key was
+        replaced, get a new token and repeat the request."""
         for is_last in (False, True):
             answer = self._session.request(
                 method, self._base + path, timeout=TIMEOUT_SECONDS, allow_redirects=False, **more

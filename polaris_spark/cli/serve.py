@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polaris_spark.cli.bounded_log import OneLine, log_to_standard_error
-from polaris_spark.cli.options import Password, Property, Store
+from polaris_spark.cli.options import Password, Property, Store, refuse_with, require_with
 from polaris_spark.clock import SystemClock
 from polaris_spark.errors import InputError, MissingLibraryError
 from polaris_spark.property_values import duration_ms, size_bytes
@@ -122,7 +122,10 @@ MetadataFiles = Annotated[
     ),
 ]
 Work = Annotated[
-    bool, typer.Option("--work", help="Also run the schedules and tasks of the realm that are due.")
+    bool,
+    typer.Option(
+        "--work", help="Also run the schedules and tasks of the realm, or of all served realms, that are due."
+    ),
 ]
 Concurrency = Annotated[
     int, typer.Option(min=1, max=64, help="Maximum number of simultaneous runs of --work.")
@@ -158,6 +161,7 @@ OpenRealms = Annotated[
 
 
 def serve(
+    context: typer.Context,
     store: Store,
     realm: OneRealm = None,
     realms: ManyRealms = None,
@@ -209,15 +213,17 @@ def serve(
     from polaris_spark.rest.opening import open_session, principal_of
     from polaris_spark.store.cache import collect_seldom
 
+    require_with(context, "--realms", "realm_domain", "max_open_realms", is_given=realms is not None)
+    require_with(context, "--work", "concurrency", is_given=work)
+    require_with(context, "--token-key", "token_lifetime", is_given=token_key is not None)
+    refuse_with(context, "--insecure", "login_log", "max_failures_per_address", is_given=insecure)
     server = _server()
     log_to_standard_error()
     if login_log is not None:
         _log_logins(login_log)
-    if realms is None and realm_domain is not None:
-        raise InputError("--realm-domain needs --realms; give both")
     allowed = allow_location or []
     if realms is not None:
-        check_options(property, allowed, token=token, warehouse=warehouse, work=work)
+        check_options(property, allowed, token=token, warehouse=warehouse)
     options = {"warehouse": warehouse, "principal": principal, "metadata-files": metadata_files}
     given = {"store": store, "realm": realm or "default", "catalog": catalog}
     given |= {name: text for name, text in options.items() if text}
@@ -248,7 +254,8 @@ def serve(
     if realms is not None:
         many = ServedStore(store, properties, password, allowed, follow_links=follow_links, storage=storage)
         names = server.RealmNames(realm, realm_domain)
-        many.serve(names, served_realms(realms), max_open_realms, endpoint, _announce)
+        workers = concurrency if work else 0
+        many.serve(names, served_realms(realms), max_open_realms, endpoint, _announce, workers)
         return
     session = open_session(properties, SystemClock(), ROUTER)
     served = server.ServedCatalogs(session, allowed=allowed, follow_links=follow_links, storage=storage)

@@ -38,7 +38,8 @@ class Tokens(Protocol):
         ...
 
     def forget(self) -> bool:
-        """Forget the current token, which the server refused. Return whether another one can be had."""
+        """Forget the current token, which the server refused. Return whether `current` can then return another
+        token."""
         ...
 
 
@@ -114,7 +115,7 @@ class IssuedTokens:
 
 
 def _reason(answer: requests.Response, found: dict[str, object]) -> str:
-    """Return the description of an OAuth error, or the message of another one."""
+    """Return the description in an OAuth error response, or the message in another error response."""
     error = found.get("error")
     message = error.get("message") if isinstance(error, dict) else found.get("error_description")
     return str(message or f"status {answer.status_code}")

@@ -1,5 +1,5 @@
-"""Stores that commands open. Opening a store writes no rows: it creates nothing, and does not finish what another
-process left unfinished. A command takes a lease only if it changes data."""
+"""Stores that commands open. Opening a store writes no rows: it creates nothing, and does not complete operations that
+another process left unfinished. A command takes a lease only if it changes data."""
 
 from __future__ import annotations
 

@@ -104,20 +104,25 @@ def _active_realms(
     periods: Mapping[str, int],
     progress: Callable[[str, int, int], None],
 ) -> tuple[list[RealmToSweep], list[SweptRealm]]:
-    """Open the active realms until the stack ends. Return them, and the errors of those that cannot be opened."""
+    """Open the active realms until the stack ends. Return them, and the others: those that have no catalog, and
+    those that cannot be opened."""
     from polaris_spark.maintenance.sweep_realms import SweptRealm
     from polaris_spark.system.realms import RealmState
 
-    realms, failed = [], []
+    realms, found = [], []
     names = opened.realm_names()
     for number, name in enumerate(names):
         progress("opening realms", number, len(names))
         try:
-            if opened.state(name) is RealmState.ACTIVE:
+            if opened.state(name) is not RealmState.ACTIVE:
+                continue
+            if not opened.active_realm(name).catalogs():  # it was just created
+                found.append(SweptRealm(name, None, note="no catalog"))
+            else:
                 realms.append(_to_sweep(stack, opened, dataclasses.replace(properties, realm=name), periods))
         except PolarisError as error:
-            failed.append(SweptRealm(name, None, error))
-    return realms, failed
+            found.append(SweptRealm(name, None, error))
+    return realms, found
 
 
 def _to_sweep(
@@ -162,13 +167,18 @@ def _print(found: Sequence[SweptRealm], *, dry_run: bool, as_json: bool) -> None
         for one in sorted(found, key=lambda one: one.name)
         for count in (() if one.swept is None else one.swept.counts)
     ]
+    notes = [
+        {"realm": one.name, "note": one.note} for one in sorted(found, key=lambda one: one.name) if one.note
+    ]
     if as_json:
-        print_json(rows)
-    elif rows:
+        print_json([*rows, *notes])
+    elif rows or notes:
         table = grid(None, "realm", "type", "objects", "rows", "bytes", right=("objects", "rows", "bytes"))
         for row in rows:
             numbers = (f"{row[name]:,}" for name in ("objects", "rows", "bytes"))
             table.add_row(plain(row["realm"]), plain(row["type"] or ""), *numbers)
+        for note in notes:
+            table.add_row(plain(note["realm"]), note["note"], "", "", "")
         screen().print(table)
     else:
         screen().print(NOTHING_TO_DO)

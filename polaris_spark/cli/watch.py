@@ -20,6 +20,7 @@ from polaris_spark.cli.options import (
     Server,
     ServerToken,
     StoreOrServer,
+    require_with,
     required_store,
 )
 from polaris_spark.errors import InputError
@@ -30,12 +31,15 @@ Json = dict[str, Any]
 if TYPE_CHECKING:
     from polaris_spark.cli.change_sources import ChangeBatch, ChangeSource
     from polaris_spark.cli.changed_datasets import DatasetReader
-    from polaris_spark.cli.delivery import Event, MakeRequest, Settings
+    from polaris_spark.cli.delivery import Event, MakeRequest
     from polaris_spark.cli.log import ChangeFilter
 
     Encode: TypeAlias = Callable[[list[Json], str], Iterator[Event]]
 
 MAX_BATCH = 1_000
+
+_OF_SENDING = ("secret", "cursor", "dead_letters", "attempts", "batch", "timeout", "max_backoff")
+"""Parameters of the options that have no effect if events are printed."""
 
 
 _Catalog = Annotated[
@@ -117,6 +121,7 @@ _MaxBackoff = Annotated[str, typer.Option(help="Maximum pause between two attemp
 
 
 def watch(
+    context: typer.Context,
     store: StoreOrServer = None,
     server: Server = None,
     token: ServerToken = None,
@@ -144,6 +149,10 @@ def watch(
     from polaris_spark.cli.cloud_events import require_libraries
     from polaris_spark.cli.log import ChangeFilter
 
+    sends = post is not None or openlineage is not None
+    require_with(context, "--post or --openlineage", *_OF_SENDING, is_given=sends)
+    require_with(context, "--post", "batch", is_given=post is not None)
+    require_with(context, "--dead-letters", "attempts", is_given=dead_letters is not None)
     begin = None if after is None else begun_at(after)
     if source is not None and (not source.isprintable() or not source or " " in source):
         raise InputError(f"--source is {source!r}; it must be a URI without spaces, such as urn:shop")
@@ -154,9 +163,19 @@ def watch(
         raise InputError(
             "--openlineage reads schemas and lineage from the database; give STORE, not --server"
         )
-    delivery = _delivery(
-        post, openlineage, secret, cursor, dead_letters, batch, timeout, max_backoff, attempts
-    )
+    if post is not None and openlineage is not None:
+        raise InputError(
+            "give either --post or --openlineage; to send both, run two processes, each with its own --cursor"
+        )
+    option, url = ("--post", post) if openlineage is None else ("--openlineage", openlineage)
+    if url is not None and cursor is None:
+        raise InputError(
+            f"{option} needs --cursor FILE, which records the position up to which events were delivered"
+        )
+    limits = _seconds("--timeout", timeout), _seconds("--max-backoff", max_backoff)
+    delivery = None
+    if url is not None and cursor is not None:
+        delivery = _delivery(option, url, _Options(secret, cursor, dead_letters, batch, *limits, attempts))
     with (
         contextlib.suppress(KeyboardInterrupt),
         _opened(store, server, token, realm, catalog, branch, password) as (opened, datasets),
@@ -168,60 +187,42 @@ def watch(
             _send(opened, begin, wanted, source, delivery, encode)
 
 
-class _Delivery(NamedTuple):
-    """How events are sent, and the files that keep what was sent."""
+class _Options(NamedTuple):
+    """The options of sending, which all receivers have."""
 
-    settings: Settings
-    make_request: MakeRequest
+    secret: str | None
     cursor: Path
     dead_letters: Path | None
     batch: int
-    scheme: str
+    timeout_seconds: float
+    max_backoff_seconds: float
+    attempts: int
+
+
+class _Delivery(NamedTuple):
+    """How events are sent to a webhook, or to a receiver of OpenLineage."""
+
+    options: _Options
+    url: str
+    make_request: MakeRequest
+    scheme: str = ""
     """What precedes the source in the cursor, so that a cursor is for one kind of events."""
 
 
-def _delivery(
-    post: str | None,
-    openlineage: str | None,
-    secret: str | None,
-    cursor: Path | None,
-    dead_letters: Path | None,
-    batch: int,
-    timeout: str,
-    max_backoff: str,
-    attempts: int,
-) -> _Delivery | None:
-    """Return how events are sent; None if they are printed."""
-    from polaris_spark.cli.delivery import Settings, checked_url, secret_in
+def _delivery(option: str, url: str, options: _Options) -> _Delivery:
+    """Return how events are sent to the receiver that `--post` or `--openlineage` names."""
+    from polaris_spark.cli.delivery import checked_url, secret_in
     from polaris_spark.cli.openlineage import endpoint, openlineage_requests
     from polaris_spark.cli.webhooks import secrets_of, webhook_requests
 
-    if post is None and openlineage is None:
-        if not (secret is None and cursor is None and dead_letters is None):
-            raise InputError("--secret, --cursor and --dead-letters need --post or --openlineage")
-        return None
-    if post is not None and openlineage is not None:
-        raise InputError(
-            "give either --post or --openlineage; to send both, run two processes, each with its own --cursor"
-        )
-    option = "--post" if openlineage is None else "--openlineage"
-    if cursor is None:
-        raise InputError(
-            f"{option} needs --cursor FILE, which records the position up to which events were delivered"
-        )
-    if dead_letters is not None and dead_letters.resolve() == cursor.resolve():
+    if options.dead_letters is not None and options.dead_letters.resolve() == options.cursor.resolve():
         raise InputError("--cursor and --dead-letters must be different files")
-    url = checked_url(option, openlineage or post or "")
-    if openlineage is None:
-        make_request = webhook_requests(secrets_of(secret), batched=batch > 1)
-    elif batch > 1:
-        raise InputError("--batch is for --post; a request to --openlineage has one event")
-    else:
-        url = endpoint(url)
-        make_request = openlineage_requests(None if secret is None else secret_in(secret))
-    settings = Settings(url, _seconds("--timeout", timeout), _seconds("--max-backoff", max_backoff), attempts)
-    scheme = "" if openlineage is None else "openlineage:"
-    return _Delivery(settings, make_request, cursor, dead_letters, batch, scheme)
+    url = checked_url(option, url)
+    if option == "--post":
+        requests = webhook_requests(secrets_of(options.secret), batched=options.batch > 1)
+        return _Delivery(options, url, requests)
+    secret = None if options.secret is None else secret_in(options.secret)
+    return _Delivery(options, endpoint(url), openlineage_requests(secret), "openlineage:")
 
 
 def _seconds(name: str, text: str) -> float:
@@ -299,14 +300,16 @@ def _send(
 ) -> None:
     from polaris_spark.cli.change_sources import follow
     from polaris_spark.cli.cursor import Cursor, DeadLetters
-    from polaris_spark.cli.delivery import Sender
+    from polaris_spark.cli.delivery import Sender, Settings
     from polaris_spark.cli.output import tell
 
+    options = delivery.options
     newest = next(follow(opened, None))
     source = _source(source, newest)
-    kept = Cursor(delivery.cursor, f"{delivery.scheme}{source}")
-    letters = None if delivery.dead_letters is None else DeadLetters(delivery.dead_letters)
-    sender = Sender(delivery.settings, delivery.make_request, letters)
+    kept = Cursor(options.cursor, f"{delivery.scheme}{source}")
+    letters = None if options.dead_letters is None else DeadLetters(options.dead_letters)
+    settings = Settings(delivery.url, options.timeout_seconds, options.max_backoff_seconds, options.attempts)
+    sender = Sender(settings, delivery.make_request, letters)
     with kept.held():
         if letters is not None:
             letters.add([])  # a file that cannot be written is an error now, not at the first dead letter
@@ -317,10 +320,10 @@ def _send(
             if begin is None:
                 kept.write(position)
         elif begin is not None:
-            tell(f"going on after {position}, as {delivery.cursor} says; --after {begin} is for a new cursor")
+            tell(f"going on after {position}, as {options.cursor} says; --after {begin} is for a new cursor")
         for found in follow(opened, position):
             events = encode([change for change in found.changes if wanted.allows(change)], source)
-            while part := list(islice(events, delivery.batch)):
+            while part := list(islice(events, options.batch)):
                 sender.deliver(part)
                 if part[-1].is_last:
                     position = part[-1].id

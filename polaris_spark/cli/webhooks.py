@@ -43,8 +43,9 @@ def webhook_requests(secrets: tuple[str, ...], *, batched: bool) -> MakeRequest:
     """Return the function that makes the requests to a webhook.
 
     Args:
-        secrets: secrets in the form of the specification. With several, each request has a signature of each.
-        batched: whether a request has an array of events. Without it, there must be one event.
+        secrets: secrets in the form of the specification. If there are several, each request has one signature for each
+            secret.
+        batched: whether a request contains an array of events; otherwise, it must contain exactly one event.
     """
     from standardwebhooks import Webhook
 

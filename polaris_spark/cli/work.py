@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polaris_spark.cli.options import Password, Property, Realm, Store
+from polaris_spark.cli.options import Password, Property, Store, refuse_with
 from polaris_spark.cli.output import screen
 from polaris_spark.clock import SystemClock
 from polaris_spark.errors import InputError
@@ -33,8 +33,19 @@ Lease = Annotated[
 
 
 def work(
+    context: typer.Context,
     store: Store,
-    realm: Realm = "default",
+    realm: Annotated[
+        str | None, typer.Option(help="Realm of the store. [default: default]", show_default=False)
+    ] = None,
+    realms: Annotated[
+        str | None,
+        typer.Option(
+            metavar="all|NAME,...",
+            help="Work for many realms of the store: all, or those with these names.",
+            show_default=False,
+        ),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="Run what is due now, and exit.")] = False,
     concurrency: Concurrency = 2,
     lease: Lease = "60 s",
@@ -46,25 +57,41 @@ def work(
 ) -> None:
     """Run the schedules and tasks of all catalogs of a realm that are due. Several workers can run at the same time."""
     from polaris_spark.cli.bounded_log import log_to_standard_error
+    from polaris_spark.cli.many_realms import check_options, served_realms
+    from polaris_spark.cli.realms_worker import RealmsWorker
     from polaris_spark.cli.stores import open_store, properties_of
     from polaris_spark.extension import ROUTER
     from polaris_spark.jobs.worker import Worker
     from polaris_spark.rest.opening import open_session
     from polaris_spark.spark.options import refuse_memory
 
+    refuse_with(context, "--once", "poll", is_given=once)
     poll_ms, lease_ms = positive("--poll", poll), positive("--lease", lease)
+    if realms is not None and realm is not None:
+        raise InputError("give either --realm or --realms")
+    realm = realm or "default"
     log_to_standard_error()
     given = {"store": store, "realm": realm, "create": "false"}
     properties = properties_of(given, property, password)
     refuse_memory(properties.store)
+    if realms is not None:
+        check_options(property, (), token=None, warehouse=None)
+        stop = _until_signal()
+        with open_store(store, options=properties.store_options) as opened:
+            many = RealmsWorker(
+                opened, properties, served_realms(realms), concurrency=concurrency, lease_ms=lease_ms
+            )
+            if once:
+                screen().print(f"{many.run_due(stop)} runs", soft_wrap=True)
+            else:
+                many.run(stop, poll_ms / 1_000)
+        return
     with open_store(store, options=properties.store_options) as opened:
         catalogs = opened.realm(realm).catalogs()
     if not catalogs:
         raise InputError(f"realm {realm!r} has no catalog; create one first")
     properties = properties_of({**given, "catalog": catalogs[0].name}, property, password)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = _until_signal()
     with open_session(properties, SystemClock(), ROUTER) as session:
         worker = Worker(session, concurrency=concurrency, lease_ms=lease_ms)
         if once:
@@ -73,6 +100,14 @@ def work(
             screen().print(f"{begun} runs", soft_wrap=True)
         else:
             worker.run(stop, poll_ms / 1_000)
+
+
+def _until_signal() -> threading.Event:
+    """Return an event that is set when the process receives SIGTERM or SIGINT."""
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
 
 
 def positive(name: str, text: str) -> int:

@@ -29,7 +29,6 @@ from polaris_spark.errors import (
 )
 from polaris_spark.ids import IdGenerator
 from polaris_spark.index import Entry
-from polaris_spark.objects import ObjectRow
 from polaris_spark.store.objects import ObjectRows
 
 SLOW_MS = 20.0
@@ -74,11 +73,11 @@ class Requested(NamedTuple):
     """The effects of a request of another process that this process has applied."""
 
     entries: list[LogEntry]
-    rows: list[ObjectRow]
+    rows: ObjectRows
 
 
 class Decision:
-    """The decisions of a commit about the intents of other processes (`intents`)."""
+    """What a commit decides about the intents of other processes (`intents`)."""
 
     def __init__(self) -> None:
         self.slots: tuple[Slot, ...] = ()
@@ -260,8 +259,8 @@ class Applier:
         encode: Encode,
     ) -> ObjectRows | Redone:
         """Apply the request of a change of another process, after the changes that `applied` already contains. Return
-        the rows of the change's objects, or why the change was not made. It is left out if the changes of this process
-        have other settings, if it writes files, or if it takes too long.
+        the rows of the change's objects, or why the change was not made. The change is not made if this process has
+        other settings, if the change writes files, or if it takes too long.
 
         Args:
             request: see `Change.as_request`.
@@ -389,7 +388,7 @@ class Applier:
         return list(listed[mark.first : mark.first + mark.count])
 
     def _refuse_forgotten(self, operation: Operation, floor: int) -> None:
-        """Raise an error if an operation's id was made too long ago or too far in the future.
+        """Raise an error if the time in an operation's id is too long ago or too far in the future.
 
         An old operation may have been carried out, and its record deleted. A future operation would be remembered for
         too long.

@@ -49,7 +49,7 @@ class AsOf(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, option: str = "as-of", *, names: bool = False) -> AsOf:
-        """Return the point that a text stands for.
+        """Return the point in history that a text names.
 
         A decimal number below 10^11 is a commit number, as shown by `changes.number` and `polaris-spark log`. A larger
         number, up to the year 9999, is a time in milliseconds since 1970. A still larger number, or a hexadecimal
@@ -59,7 +59,7 @@ class AsOf(NamedTuple):
         Args:
             text: the point, as the user wrote it.
             option: name of the option that contains the text.
-            names: whether a text of another form is the name of a branch or tag.
+            names: whether a text of any other form is accepted as the name of a branch or tag.
         Raises:
             InputError: the text has none of these forms.
         """

@@ -177,8 +177,8 @@ class Attempts:
 
     def _publication(self, batch: Batch, run: _Run, deadline: float) -> Publication | None:
         """Carry out steps 3 and 4 and the first part of step 5: return the commit of the batch, ready to be written.
-        Its rows may be written already (`_apply_early`). Under contention, this also publishes an intent, and waits
-        for other processes.
+        Its rows may already have been written by `_apply_early`. Under contention, this also publishes an intent, and
+        waits for other processes.
 
         Return None if every change already has its result or its error, if the leader's deadline has passed, or if the
         changes must be applied again.
@@ -228,10 +228,12 @@ class Attempts:
     # Handing over
 
     def _handed_over(self, batch: Batch, run: _Run, deadline: float) -> bool:
-        """Let another process carry out the batch, if one is likely to commit soon. Return True if it did: every change
-        has its result, or must be prepared again. Return False if this process must commit.
+        """Let another process carry out the batch, if one is likely to commit soon. Return True if the other process
+        has decided the batch: every change then has its result, or must be prepared again. Return False if this process
+        must commit.
 
-        If the batch has a published intent when this returns False, the intent is not decided at the head `run.fresh`.
+        If this returns False and the batch has a published intent, no process had decided the intent at the head
+        `run.fresh`.
         """
         tried = run.published is not None and run.attempt > 0
         if run.published is None and not self._publish_intent(batch, run):
@@ -276,7 +278,8 @@ class Attempts:
         return True
 
     def _settle(self, batch: Batch, run: _Run, outcomes: Outcomes) -> None:
-        """Give the changes of the batch the outcome of the published intent. The others must be prepared again."""
+        """Give each change in the published intent its outcome. Mark the changes of the batch that are not in the
+        intent to be prepared again."""
         assert run.published is not None
         for pending in batch.pendings:
             pending.must_prepare, pending.answer_directly, pending.error = True, True, None
@@ -284,7 +287,7 @@ class Attempts:
         run.published, run.settled = None, True
 
     def _withdraw(self, batch: Batch, run: _Run, limit_ms: float) -> None:
-        """Withdraw the published intent. If another process carried it out before, settle the changes.
+        """Withdraw the published intent. If another process has already carried it out, settle the changes.
 
         Raises:
             TryAgainError, OutcomeUnknownError: the database failed; the intent may still be carried out.
@@ -325,7 +328,7 @@ class Attempts:
 
     def _settled_before(self, batch: Batch, run: _Run, error: Exception) -> bool:
         """Withdraw the published intent, if there is one, before `error` is reported. Return True if another process
-        carried it out before: the changes then have their outcome, and `error` does not matter.
+        has already carried it out: the changes then have their outcome, and `error` is not reported.
 
         Raises:
             OutcomeUnknownError: the database failed; the intent may still be carried out.
@@ -379,7 +382,7 @@ class Attempts:
         return publication
 
     def _await_previous(self, batch: Batch, deadline: float) -> bool:
-        """Wait for the previous batch to end. Return False if the deadline passed before."""
+        """Wait for the previous batch to end. Return False if the deadline passed first."""
         previous = batch.previous
         ended = None if previous is None else previous.ended
         return ended is None or ended.wait(deadline - self._clock.monotonic_ms())
@@ -404,9 +407,9 @@ class Attempts:
         it is the head.
 
         If `base` is None, waiting changes are added to the batch first. The head is then read from the database if this
-        is a repeated attempt, or if other processes are likely to commit and this one did not just commit itself;
-        otherwise the remembered head is used. It is also used if it comes from the answer of the swap that was just
-        lost.
+        is a repeated attempt, or if other processes are likely to commit and this process did not make the newest
+        commit. Otherwise the remembered head is used. The remembered head is also used if it comes from the answer to
+        the swap that just failed.
         """
         if base is None:
             self.group.add_waiting(batch)

@@ -34,14 +34,24 @@ class Builder:
         self._ids = ids
         self._settings = settings
 
+    def require_supported(self, base: CommitReader) -> None:
+        """Refuse a commit that a newer release made, because its unknown fields would be lost in the next commit.
+
+        Raises:
+            NewerFormatError: a newer release made it.
+        """
+        if not base.ours:
+            self._store.get_for_rewrite(base.head.commit, Commit)
+
     def build(self, applied: Applied) -> Built:
         """Build one commit of all applied changes and return it. Its parent is the head that the changes were applied
         to."""
         base = applied.base
         if base.version == NO_VERSION:
-            raise ValueError("a commit cannot follow a forecast, which lacks the changes of other processes")
-        if not base.ours:  # refuse a commit of a newer release: its unknown fields would be lost in the child
-            self._store.get_for_rewrite(base.head.commit, Commit)
+            raise ValueError(
+                "no commit can follow a forecast of a head, because it lacks the changes of other processes"
+            )
+        self.require_supported(base)
         time, resets = next_time(base.head, base.commit, self._ids.now_ms())
         objects = [item for effects in applied.effects for item in effects.objects]
         objects.append((applied.entries_id, Entries(tuple(applied.entries))))
@@ -89,8 +99,8 @@ class Builder:
 
 
 def _cut_off(operations: Index, quota: int, floor: bytes) -> int:
-    """Return the time before which operations may be missing from the index `operations` after `Index.freeze` has
-    dropped keys below `floor`.
+    """Return the time before which the index `operations` may lack operations, after `Index.freeze` has dropped keys
+    below `floor`.
 
     The time is in milliseconds since 1970: just after the newest operation below `floor`, or 0 if `freeze` drops no
     operation. The time of `floor` itself would be wrong: if this process's clock is ahead, `floor` may be later than

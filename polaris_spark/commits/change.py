@@ -73,6 +73,8 @@ class Change(ABC, Generic[P, R]):
     from_elsewhere: bool = False
     """Whether the change can bring stored content to the reference that its head does not have, such as content of
     another branch or of an earlier commit. A sweep may delete such content until the change is committed."""
+    reads_to_prepare: bool = True
+    """Whether `prepare` reads from `view`."""
     size: int = 1
     """Approximate number of steps of `apply`: one for each part of the request, such as an update or a column."""
 
@@ -101,8 +103,8 @@ class Change(ABC, Generic[P, R]):
         return b""
 
     def from_request(self, request: bytes, operation: Operation) -> Change[Any, Any] | None:
-        """Return a change for a request that `as_request` returned in another process, with the settings of this
-        change. Return None if the other process has other settings, because the change might have another outcome then.
+        """Return a change for a request that `as_request` returned in another process. The change gets the settings of
+        this change. Return None if the other process has other settings, because the outcome could then differ.
 
         Args:
             operation: operation of the other process's change.
@@ -163,7 +165,7 @@ class LoggedChange(Change[P, R]):
 
 
 class ClockedChange(Change[int, R]):
-    """A change whose `prepare` determines only the time of the change, in milliseconds since 1970."""
+    """A change whose `prepare` only returns the current time, in milliseconds since 1970."""
 
     def __init__(self, clock: Clock, operation: Operation) -> None:
         self.clock = clock
@@ -174,7 +176,8 @@ class ClockedChange(Change[int, R]):
 
 
 class Unrepeated:
-    """First base class of changes whose operations have no id. Therefore, they are never repeated requests."""
+    """Base class of changes whose operations have no id, so that they are never recognized as repeated requests. It
+    must be the first base class."""
 
     def repeat(self, state: State, entries: list[LogEntry]) -> Any:
         raise AssertionError("a change whose operation has no id is never a repeated request")

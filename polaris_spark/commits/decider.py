@@ -25,7 +25,7 @@ from polaris_spark.commits.publication import Publication
 from polaris_spark.commits.rows import Slot
 from polaris_spark.errors import OutcomeUnknownError, TryAgainError
 from polaris_spark.ids import id_time_ms, unpack
-from polaris_spark.objects import decode, refuse_newer
+from polaris_spark.objects import ObjectRow, decode, refuse_newer
 from polaris_spark.store.objects import ObjectStore
 
 _logger = logging.getLogger(__name__)
@@ -38,6 +38,13 @@ LATE_MS: Final = FAR_MS
 """How long after a commit's time limit its intent is still carried out, in milliseconds. Older intents are ignored,
 because their process has given up. The margin equals the largest tolerated clock error (`FAR_MS`), so that intents of a
 machine whose clock is behind are still carried out."""
+
+ANSWERED_COMMITS: Final = 2
+"""Number of commits whose new objects an answer contains, if an object of the answered change points to them. The
+receiver needs them to render its response, and has usually not read the commits of others."""
+
+MOST_BYTES_OF_FURTHER_ROWS: Final = 32 * 2**10
+"""Maximum size of these objects in an answer, in bytes. With more, the answer would not fit in a message."""
 
 MOST_BYTES_TOGETHER: Final = 2 * 2**20
 """Maximum size of all intents that one commit decides, in bytes. Intents that do not fit wait for the next commit.
@@ -59,12 +66,14 @@ class Decider:
         self._mailbox = mailbox
         self._clock = clock
         self._lifetime_ms = deadline_ms + LATE_MS
+        self._newest: tuple[dict[int, ObjectRow], ...] = ()
+        """The rows of the last commits of this process that applied requests, by id."""
 
     def decided(self, applied: Applied, decision: Decision, slots: list[Slot]) -> Iterable[Slot]:
         """Carry out the intents of these slots, and yield the slots that the new head has instead."""
         if not slots:
             return
-        found = {id: row for slot in slots if (row := self._mailbox.get(id := slot.following)) is not None}
+        found = self._mailbox.received(slot.following for slot in slots)
         following = applied.base.head.number + 1
         far = [
             id
@@ -146,22 +155,29 @@ class Decider:
         decided = [slot for slot in decision.slots if slot.number > base.number and slot.last]
         self._mailbox.remove(slot.last for slot in decided)
         answered = {node}
+        if decision.requested:
+            self._newest = (*self._newest, {row.id: row for row in publication.rows})[-ANSWERED_COMMITS:]
         for slot in decided:
             if self._mailbox.is_near(sender := unpack(slot.last).node):
-                answer = _answer(slot, decision, publication.row)
+                answer = self._answer(slot, decision, publication.row)
                 self._mailbox.answer(sender, slot.last, encode(answer))
                 answered.add(sender)
         if unpack(base.commit).node != node:
             for sender in {unpack(slot.following).node for slot in decision.slots} - answered:
                 self._mailbox.answer(sender, 0, b"")
 
-
-def _answer(slot: Slot, decision: Decision, row: ReferenceRow) -> Answer:
-    """Return the answer to the intent that a commit decided in this slot. `row` is the reference's new row."""
-    requested = {
-        position: decision.requested[slot.last, position]
-        for position, done in enumerate(slot.outcomes)
-        if done == REQUEST
-    }
-    entries = {position: tuple(one.entries) for position, one in requested.items()}
-    return Answer(row, entries, tuple(new for one in requested.values() for new in one.rows))
+    def _answer(self, slot: Slot, decision: Decision, row: ReferenceRow) -> Answer:
+        """Return the answer to the intent that a commit decided in this slot. `row` is the reference's new row."""
+        requested = {
+            position: decision.requested[slot.last, position]
+            for position, done in enumerate(slot.outcomes)
+            if done == REQUEST
+        }
+        entries = {position: tuple(one.entries) for position, one in requested.items()}
+        rows = {new.id: new for one in requested.values() for new in one.rows}
+        decoded = (found for one in requested.values() for _, found, _ in one.rows.decoded)
+        pointers = {id for one in decoded for id in one.header.strong if id not in rows}
+        further = [newest[id] for newest in self._newest for id in pointers & newest.keys()]
+        if sum(len(new.value) for new in further) <= MOST_BYTES_OF_FURTHER_ROWS:
+            rows |= {new.id: new for new in further}
+        return Answer(row, entries, tuple(rows.values()))

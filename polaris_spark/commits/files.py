@@ -21,7 +21,7 @@ _Files = list[tuple[str, bytes]]
 
 
 class BatchFiles:
-    """Writes the files of one batch. The files of a change may differ from attempt to attempt."""
+    """Writes the files of one batch. A change may have other files in each attempt."""
 
     def __init__(self, name: str, writer: FileWriter | None, clock: Clock) -> None:
         self._name = name

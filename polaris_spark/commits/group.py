@@ -195,7 +195,8 @@ class Group:
             raise error
 
     def add_waiting(self, batch: Batch) -> list[Pending]:
-        """Move waiting changes into the batch and return them. Move none if the next leader already has the turn."""
+        """Move waiting changes into the batch and return them. Move none if the next leader already has the turn to
+        compute."""
         with self._guard:
             return self._take(batch) if self._computes is batch.leader else []
 
@@ -208,8 +209,8 @@ class Group:
     def send(self, batch: Batch, applied: list[Pending]) -> bool:
         """Mark the batch as sent: from now on, a thread that stops waiting for its change gets `OutcomeUnknownError`.
 
-        Return True if the changes of the batch are those in `applied`. Otherwise a thread has stopped waiting and its
-        change was removed: return False, and leave the mark as it is. The commit must then not be sent.
+        Return True if the changes of the batch are those in `applied`. Otherwise, a thread has stopped waiting and its
+        change was removed: return False, and do not mark the batch. The commit must then not be sent.
         """
         with self._guard:
             same = batch.pendings == applied

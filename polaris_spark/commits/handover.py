@@ -73,7 +73,8 @@ class Handover:
         if not self._turns.crowded:
             return None
         known, leads = self._heads.known_or_forecast(), self._turns.is_leader
-        if leads(known.head) and not self._turns.committed_recently:  # others may have committed since
+        others_committed = leads(known.head) and not self._turns.committed_recently
+        if others_committed or self._turns.was_away:  # the slot may be gone
             known = self._heads.read()
         if leads(known.head):
             return None
@@ -110,7 +111,7 @@ class Handover:
                 self._clock.sleep_ms(self._turns.courtesy_ms())
             return
         end = self._clock.monotonic_ms() + self._turns.courtesy_ms()
-        while 2 * sum(self._mailbox.get(id) is None for id in near) > len(near):
+        while 2 * len(self._mailbox.received(near)) < len(near):
             left = end - self._clock.monotonic_ms()
             if left <= 0:
                 return

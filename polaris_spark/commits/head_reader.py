@@ -69,12 +69,13 @@ class HeadReader:
         return ahead
 
     def forecast(self, state: State, head: Head) -> bool:
-        """Remember that `head`, whose commit another process made, contains the changes of a working state.
+        """Remember that `head`, which points to a commit of another process, contains the changes of the working state
+        `state`.
 
-        This saves a process that does not make commits itself the time to read each commit. The forecast has the
-        content of an earlier head, with the changes that this process applied itself, but without those of others. So a
-        change that is applied to it must be committed by a process that compares its reads with the newest head. No
-        commit can follow a forecast, because it has no version token.
+        So a process whose changes others commit does not need to read each of their commits. The forecast has the
+        content of an earlier head with the changes of this process, but without the changes of others. So a change that
+        is applied to it must be committed by a process that compares its reads with the newest head. No commit can
+        follow a forecast, because it has no version token.
 
         Returns:
             False if the head is to be read instead, because there were many forecasts in a row, or because the head
@@ -104,7 +105,8 @@ class HeadReader:
         return known is None or (head.fence, head.number) > (known.head.fence, known.head.number)
 
     def adopt(self, row: ReferenceRow | None) -> CommitReader:
-        """Return the head in `row`, and remember it. The row was just read or written, or its head `is_later`.
+        """Return the head in `row`, and remember it. Call this only for a row that was just read or written, or whose
+        head `is_later`.
 
         Raises:
             ReferenceGoneError: the row is missing, or is sealed because the reference was dropped.

@@ -1,5 +1,5 @@
-"""The recent heads in a reference's row, thinned by time. They serve recovery after the database lost its newest
-writes."""
+"""The recent heads that a reference's row keeps, fewer of them the older they are. They are used for recovery after the
+database has lost its newest writes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def thin(recent: Sequence[RecentHead], newest: RecentHead) -> tuple[RecentHead, 
     """Return `newest` followed by the heads of `recent` to keep, newest first: at most 20 heads.
 
     Each length in `SPACINGS_MS` divides time into intervals. For each length, the oldest head of each of the three
-    newest intervals is kept. So a head that is kept for one length stays until a greater length keeps it.
+    newest intervals is kept. So a head that one length keeps is not dropped before the next greater length keeps it.
     """
     following = recent[ALWAYS_KEPT - 1 : ALWAYS_KEPT + 1]
     if len(following) == 2 and following[0].time // SPACINGS_MS[0] == following[1].time // SPACINGS_MS[0]:

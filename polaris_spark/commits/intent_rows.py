@@ -58,8 +58,8 @@ log entries if another process applied its request; False if no commit contains 
 
 
 def request_id(intent: int, position: int) -> bytes:
-    """Return the id that the log entries of a change have if another process applied its request and the client gave no
-    id: a UUIDv8 (RFC 9562, 5.8) of the intent's id and the change's position in the intent."""
+    """Return the id for the log entries of a change whose request another process applied, if the client gave no id: a
+    UUIDv8 (RFC 9562, 5.8) of the intent's id and the change's position in the intent."""
     id = bytearray(hashlib.sha256(f"{intent} {position}".encode()).digest()[:16])
     id[6], id[8] = 0x80 | id[6] & 0x0F, 0x80 | id[8] & 0x3F
     return bytes(id)
@@ -73,7 +73,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     entries: dict[int, tuple[LogEntry, ...]]
     """The log entries of each change whose request was applied, by its position in the intent."""
     rows: tuple[ObjectRow, ...]
-    """Rows of the objects of these changes."""
+    """Rows of the objects of these changes, and of objects of the last commits to which they point."""
 
 
 APPLIED, REQUEST = 1, 2

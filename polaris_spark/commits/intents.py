@@ -374,7 +374,7 @@ class Intents:
 
     def _has_slot(self, head: Head) -> bool:
         own = self.own
-        return own != 0 and any(slot.following == own for slot in head.slots)
+        return own != 0 and own in [slot.following for slot in head.slots]
 
     def withdrawn(self, published: Published, head: Head) -> Head:
         """Return a head in which a published intent can no longer be carried out. If it is decided already, return

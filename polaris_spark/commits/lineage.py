@@ -1,4 +1,5 @@
-"""The history of a reference with lost commits: which commits have a known id, and which commits are complete.
+"""The history of a reference some of whose commits were lost: which commits have a known id, and which commits are
+complete.
 
 A commit lists the ids of its 20 nearest ancestors, and of farther ones whose numbers are multiples of powers of two. A
 reference's row lists recent heads. So the ids of most lost commits are known from other commits or from the row, and

@@ -19,9 +19,9 @@ import stat
 import struct
 import tempfile
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from polaris_spark.clock import Clock, SystemClock
 from polaris_spark.forks import begin_anew_in_children
@@ -38,10 +38,16 @@ _MOST_KEPT = 64
 """Maximum number of intents, and of answers, that a process keeps."""
 _MOST_AT_ONCE = 256
 """Maximum number of messages that one call reads."""
+SOCKETS: Final = 4
+"""Number of sockets on which a process receives. A sender chooses one by its own node number. Linux queues only about
+ten datagrams on a socket (`net.unix.max_dgram_qlen`), and holds back further senders. While a process commits, dozens
+of others send their intents. With one socket, most would wait, and some would then write to the database."""
 _SEND_MS = 20
 """Maximum time to wait for room in the receiver's queue, in milliseconds."""
 _RETRY_MS = 10_000.0
-"""Time after which a process tries again to bind a socket, in milliseconds."""
+"""Time after which a process tries again to bind its sockets, in milliseconds."""
+_LONGEST_NUMBERS = len("-65535-9")
+"""Length of the numbers that end a socket's path."""
 _MOST_PATH = 100
 """Maximum length of a socket's path, in bytes (the limit of macOS is 104)."""
 
@@ -63,8 +69,8 @@ class Mailbox(Protocol):
         """Send a process the answer to its intent `id`, or only wake it if the answer is too large."""
         ...
 
-    def get(self, id: int) -> bytes | None:
-        """Return an intent of another process that was received, or None."""
+    def received(self, ids: Iterable[int]) -> dict[int, bytes]:
+        """Return those of these intents of other processes that were received, by id."""
         ...
 
     def take_answer(self, id: int) -> bytes | None:
@@ -98,7 +104,8 @@ class NoMailbox:
 
     def answer(self, node: int, id: int, answer: bytes) -> None: ...
 
-    def get(self, id: int) -> None: ...
+    def received(self, ids: Iterable[int]) -> dict[int, bytes]:
+        return {}
 
     def take_answer(self, id: int) -> None: ...
 
@@ -113,32 +120,110 @@ class NoMailbox:
     def close(self) -> None: ...
 
 
-class _Bound(NamedTuple):
-    """The socket of this process, and the path at which other processes find it."""
+class _Bound:
+    """The sockets of this process, and the paths at which other processes find them."""
 
-    socket: socket.socket
-    node: int
-    path: Path
-    inode: int
-    """Inode of the path when the socket was bound. If the path has another one now, it is the socket of another
-    process."""
-
-    def is_in_place(self) -> bool:
-        """Whether the path still leads to this socket."""
+    def __init__(self, prefix: str, node: int) -> None:
+        """
+        Args:
+            prefix: folder and first part of the names of all sockets of the store.
+        Raises:
+            OSError: a socket cannot be bound.
+        """
+        self.prefix = prefix
+        self.node = node
+        self._sockets: dict[int, socket.socket] = {}
+        """The sockets by file descriptor."""
+        self._paths: dict[str, int] = {}
+        """The path of each socket, with its inode when the socket was bound. If the path has another inode now, it is
+        the socket of another process."""
+        self._senders: list[socket.socket] = []
+        """The sockets in the order of their numbers."""
+        self._ready = select.poll()
         try:
-            return self.path.lstat().st_ino == self.inode
-        except OSError:
+            for number in range(SOCKETS):
+                self._bind(self.path_of(node, number))
+        except BaseException:
+            self.close()
+            raise
+
+    def _bind(self, path: str) -> None:
+        own = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._sockets[own.fileno()] = own
+        self._senders.append(own)
+        own.settimeout(None)  # whatever `socket.setdefaulttimeout` says
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, _SEND_MS * 1_000))
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        own.bind(path)
+        self._paths[path] = os.lstat(path).st_ino
+        self._ready.register(own, select.POLLIN)
+
+    def path_of(self, node: int, sender: int) -> str:
+        """Return the path of the socket on which a process receives the messages of another one."""
+        return f"{self.prefix}-{node}-{sender % SOCKETS}"
+
+    def send(self, node: int, message: bytes, flags: int) -> None:
+        """Send a message to a process.
+
+        Raises:
+            OSError: the process cannot be reached now.
+        """
+        # A datagram takes room in the buffer of the socket that sends it until it is received.
+        own = self._senders[node % SOCKETS]
+        own.sendto(message, flags, self.path_of(node, self.node))
+
+    def receive(self) -> Iterator[bytes]:
+        """Yield the messages that have come, at most `_MOST_AT_ONCE`. Only one thread at a time may call this."""
+        left = _MOST_AT_ONCE
+        while left > 0 and (ready := self._ready.poll(0)):
+            for descriptor, _ in ready:
+                try:
+                    yield self._sockets[descriptor].recv(_HEADER.size + MOST_BYTES, socket.MSG_DONTWAIT)
+                except OSError:  # another thread closed the socket
+                    return
+                left -= 1
+
+    def wait(self, ms: float) -> bool:
+        """Wait until a message can be received, at most for `ms` milliseconds. Return False at once if the sockets are
+        closed."""
+        poll = select.poll()  # several threads may wait at the same time
+        try:
+            for one in self._sockets.values():
+                poll.register(one, select.POLLIN)
+            return not any(event & select.POLLNVAL for _, event in poll.poll(ms))
+        except (OSError, ValueError):  # another thread closed a socket, so it has no descriptor
             return False
 
+    def is_in_place(self) -> bool:
+        """Whether the paths still lead to these sockets. Only the first is looked at, because what removes or replaces
+        one of them does the same to all."""
+        path, inode = next(iter(self._paths.items()))
+        return _inode(path) == inode
+
+    def close_copies(self) -> None:
+        """Close the sockets, and leave their paths in place."""
+        for one in self._sockets.values():
+            one.close()
+
     def close(self) -> None:
-        self.socket.close()
-        if self.is_in_place():
-            with contextlib.suppress(OSError):
-                self.path.unlink()
+        """Close the sockets, and remove their paths."""
+        self.close_copies()
+        for path, inode in self._paths.items():
+            if _inode(path) == inode:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+
+
+def _inode(path: str) -> int | None:
+    try:
+        return os.lstat(path).st_ino
+    except OSError:
+        return None
 
 
 class SocketMailbox:
-    """A mailbox on a Unix datagram socket in a folder that only this user can open. Thread-safe.
+    """A mailbox on Unix datagram sockets in a folder that only this user can open. Thread-safe.
 
     All threads of a process share the mailbox. If several of them wait, a message may wake only one, which can be the
     wrong one; the others then wait until their time is over.
@@ -170,11 +255,11 @@ class SocketMailbox:
     def begin_in_child(self) -> None:
         bound, self._bound = self._bound, None
         if bound is not None:
-            bound.socket.close()  # the path is the parent's
+            bound.close_copies()  # the paths are the parent's
         self._begin()
 
     def close(self) -> None:
-        """Remove the socket. Other processes then use the database."""
+        """Remove the sockets. Other processes then use the database."""
         with self._guard:
             self._unbind()
 
@@ -204,12 +289,14 @@ class SocketMailbox:
             message = _HEADER.pack(_ANSWER, id) + (answer if len(answer) <= MOST_BYTES else b"")
             self._sent(bound, node, message, socket.MSG_DONTWAIT)
 
-    def get(self, id: int) -> bytes | None:
+    def received(self, ids: Iterable[int]) -> dict[int, bytes]:
         self._receive()
-        return self._received.get(id)
+        kept = self._received
+        return {id: intent for id in ids if (intent := kept.get(id)) is not None}
 
     def take_answer(self, id: int) -> bytes | None:
-        self._receive()
+        if id not in self._answers:
+            self._receive()
         with self._guard:
             return self._answers.pop(id, None)
 
@@ -223,23 +310,11 @@ class SocketMailbox:
         return heard is not None and self._clock.monotonic_ms() - heard < NEAR_MS
 
     def wait(self, ms: float) -> None:
-        if self._poll(ms):
+        bound = self._bound
+        if bound is not None and bound.wait(ms):
             self._receive()
         else:
             self._clock.sleep_ms(ms)
-
-    def _poll(self, ms: float) -> bool:
-        """Wait until the socket can be read, at most for `ms` milliseconds. Return False at once if there is no
-        socket."""
-        bound = self._bound
-        if bound is None:
-            return False
-        poll = select.poll()
-        try:
-            poll.register(bound.socket, select.POLLIN)
-            return not any(event & select.POLLNVAL for _, event in poll.poll(ms))
-        except (OSError, ValueError):  # another thread closed the socket, so it has no descriptor
-            return False
 
     def _receive(self) -> None:
         """Read the messages that have come."""
@@ -247,60 +322,47 @@ class SocketMailbox:
         if bound is None:
             return
         with self._guard:
-            for _ in range(_MOST_AT_ONCE):
-                try:
-                    message = bound.socket.recv(_HEADER.size + MOST_BYTES, socket.MSG_DONTWAIT)
-                except OSError:
-                    return
-                if len(message) < _HEADER.size:
-                    continue
-                node, id = _HEADER.unpack_from(message)
-                if len(message) == _HEADER.size:
-                    self._heard.pop(node, None)
-                    continue
-                if node != _ANSWER:
-                    self._heard[node] = self._clock.monotonic_ms()
-                kept = self._answers if node == _ANSWER else self._received
-                kept[id] = message[_HEADER.size :]
-                if len(kept) > _MOST_KEPT:
-                    del kept[next(iter(kept))]
+            for message in bound.receive():
+                self._keep(message)
+
+    def _keep(self, message: bytes) -> None:
+        """Keep a message until it is asked for. The caller must hold `_guard`."""
+        if len(message) < _HEADER.size:
+            return
+        node, id = _HEADER.unpack_from(message)
+        if len(message) == _HEADER.size:
+            self._heard.pop(node, None)
+            return
+        if node != _ANSWER:
+            self._heard[node] = self._clock.monotonic_ms()
+        kept = self._answers if node == _ANSWER else self._received
+        kept[id] = message[_HEADER.size :]
+        if len(kept) > _MOST_KEPT:
+            del kept[next(iter(kept))]
 
     def _sent(self, bound: _Bound, node: int, message: bytes, flags: int) -> bool:
-        path = bound.path.with_name(self._name(node))
         try:
-            bound.socket.sendto(message, flags, str(path))
+            bound.send(node, message, flags)
         except ConnectionRefusedError:  # its process died
             with contextlib.suppress(OSError):
-                path.unlink()
+                os.unlink(bound.path_of(node, bound.node))
         except OSError:
             pass
         else:
             return True
         return False
 
-    def _name(self, node: int) -> str:
-        return f"{self._prefix}-{node}"
-
     def _bind(self, node: int) -> _Bound:
         folder = Path(tempfile.gettempdir(), f"polaris-spark-{os.getuid()}")
-        path = folder / self._name(node)
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
             raise PermissionError(f"{folder} is not a folder that only this user can open")
-        if len(os.fsencode(path)) > _MOST_PATH:
-            raise OSError(f"the path {path} is too long for a socket")
+        prefix = str(folder / self._prefix)
+        if len(os.fsencode(prefix)) + _LONGEST_NUMBERS > _MOST_PATH:
+            raise OSError(f"the path {prefix} is too long for a socket")
         _remove_dead(folder.glob(f"{self._prefix}-*"))
-        own = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        try:
-            own.settimeout(None)  # whatever `socket.setdefaulttimeout` says
-            own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, _SEND_MS * 1_000))
-            path.unlink(missing_ok=True)
-            own.bind(str(path))
-            return _Bound(own, node, path, path.lstat().st_ino)
-        except BaseException:
-            own.close()
-            raise
+        return _Bound(prefix, node)
 
     def _unbind(self) -> None:
         bound, self._bound = self._bound, None
@@ -326,7 +388,7 @@ header, its intent is in the database."""
 _ANSWER = 0xFFFF
 """Stands in a header in place of the sender's node number; no process has this number. The message is then the answer
 to an intent. If nothing follows the header, the message only wakes the receiver."""
-_FORMAT = 2
+_FORMAT = 3
 """Number of the messages' format. Processes with different formats do not reach each other."""
 
 

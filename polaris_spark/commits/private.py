@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from polaris_spark.clock import Clock
-from polaris_spark.commits.applier import Applier
+from polaris_spark.commits.applier import Applied, Applier
 from polaris_spark.commits.builder import Builder
 from polaris_spark.commits.change import Change, PrepareAgain
 from polaris_spark.commits.committer import APART_SIZE
@@ -27,8 +27,9 @@ R = TypeVar("R")
 class PrivateCommitter:
     """Commits changes one after the other, and keeps the commits in memory. Thread-safe.
 
-    Nothing else changes the reference. So a change is prepared and applied once, and there are no rows to write
-    and nothing to swap. Files are written.
+    Nothing else changes the reference. So a change is prepared and applied once, no rows are written, and nothing is
+    swapped. But files are written. Successive changes that read
+    nothing to prepare are one commit, which is built when something reads the head.
     """
 
     def __init__(
@@ -62,10 +63,14 @@ class PrivateCommitter:
         )
         self._ids = ids
         self._clock = clock
-        self._deadline_ms = settings.deadline_ms
+        self._deadline_ms, self._max_batch = settings.deadline_ms, settings.max_batch
         self._files = files
         self._applier = Applier(name, ids, clock, settings.operation_lifetime_ms)
         self._builder = Builder(store, ids, settings)
+        self.changed: dict[str, set[bytes]] = {}
+        """The keys that its commits have set or removed, by index."""
+        self._applied: Applied | None = None
+        """Changes that are not in a commit yet. All have succeeded."""
         self._closed_because = ""
         self._nobody = clock.signal()
         """A signal for which no thread waits, because each thread commits its own changes."""
@@ -75,6 +80,9 @@ class PrivateCommitter:
     def read(self) -> CommitReader:
         """Return the newest head of the reference."""
         self.used_ms = self._clock.now_ms()
+        if self._applied is not None:
+            with self._lock:
+                self._build()
         return self._head
 
     def close(self, reason: str) -> None:
@@ -106,19 +114,24 @@ class PrivateCommitter:
                 raise BadRequestError(self._closed_because)
             self.used_ms = self._clock.now_ms()
             pending, apart = Pending(change, begun, deadline, self._nobody), change.size > APART_SIZE
+            if apart or change.reads_to_prepare or self._is_full():
+                self._build()
             while not self._carried_out(pending, apart=apart):
+                self._build()  # `_carried_out` may have prepared the change on an older head
                 apart = apart or pending.too_long
                 if self._clock.monotonic_ms() >= deadline:
                     raise TryAgainError(
                         "the time limit of commits (commit-timeout) passed before the change was made; nothing "
                         "was changed: try again, or set a longer commit-timeout"
                     )
+            if change.reads_to_prepare:
+                self._build()
             if pending.error is not None:
                 raise pending.error
             return pending.result  # type: ignore[no-any-return]  # a Pending carries any change's result
 
     def _carried_out(self, pending: Pending, *, apart: bool) -> bool:
-        """Prepare and apply a change. Return False if it must be prepared again.
+        """Prepare and apply a change. Return False if the change must be prepared again.
 
         Args:
             apart: whether the change may take longer than a change in a batch.
@@ -132,19 +145,50 @@ class PrivateCommitter:
         except PrepareAgain:
             return False
         except Exception:
-            repeated = self._applier.repeated(change, base)
+            self._build()
+            repeated = self._applier.repeated(change, self._head)
             if repeated is None:
                 raise
             pending.succeed(repeated[0])  # the change may fail only because it was already carried out
             return True
-        applied = self._applier.begin(base)
-        self._applier.apply(applied, [pending])
-        if pending.must_prepare:
-            return False
-        if applied.effects and pending.error is None:
-            if applied.effects[0].files:
-                self._files.write_all(applied.effects[0].files)
-            built = self._builder.build(applied)
+        applied = self._applied
+        if applied is None:
+            self._builder.require_supported(base)
+            applied = self._applier.begin(base)
+        made = len(applied.effects)
+        try:
+            self._applier.apply(applied, [pending])
+            for effects in applied.effects[made:]:
+                if effects.files:
+                    self._files.write_all(effects.files)
+                self.store.keep(effects.objects)
+                for index, key, _ in effects.puts:
+                    self.changed.setdefault(index, set()).add(key)
+        except BaseException:
+            self._applied = self._repeated(applied, made)
+            raise
+        self._applied = applied if applied.effects else None
+        return not pending.must_prepare
+
+    def _repeated(self, applied: Applied, made: int) -> Applied | None:
+        """Return the first `made` changes of `applied`, applied again, so that nothing is left of an interrupted
+        change. Return None if there are none."""
+        if not made:
+            return None
+        again = Applied(State(applied.base, self._ids.next_id), applied.entries_id)
+        for effects in applied.effects[:made]:
+            again.state.begin()
+            again.state.redo(effects)
+            again.effects.append(again.state.effects)
+            again.entries += effects.entries
+        return again
+
+    def _is_full(self) -> bool:
+        return self._applied is not None and len(self._applied.effects) >= self._max_batch
+
+    def _build(self) -> None:
+        """Build a commit of the changes that are not in one yet. The caller must hold `_lock`."""
+        if self._applied is not None:
+            built = self._builder.build(self._applied)
             self.store.keep(built.objects)
-            self._head = built.reader
-        return True
+            self._head, self._applied = built.reader, None

@@ -2,10 +2,10 @@
 is known.
 
 A swap whose outcome is unknown is repeated unchanged, with the same version token. This is always safe. The swap has
-taken place if a repetition succeeds, if the head has our version, or if the commit with our commit's number in the
-head's history is our commit. The swap can no longer take place if the head has another version and the commit with our
-commit's number in its history is another commit. While it is unknown whether the commit took place, no error of the
-database may be reported as "nothing was changed".
+taken place if a repetition succeeds, if the head has the version of this swap, or if the commit with this commit's
+number in the head's history is this commit. The swap can no longer take place if the head has another version and the
+commit with this commit's number in its history is another commit. While it is unknown whether the commit took place, no
+error of the database may be reported as "nothing was changed".
 """
 
 from __future__ import annotations

@@ -58,6 +58,10 @@ JUST_COMMITS = 4.0
 """Time after a commit in which other processes are not expected to have committed, in multiples of the average duration
 of a commit."""
 
+FRESH_COMMITS: Final = 8.0
+"""Time after which a process does not rely on the slot that it knows, in multiples of the average time until another
+process decides an intent. In this time, others make 8 to 16 commits; after 32, its slot is gone."""
+
 RIVALRY_MS = 1_000.0
 """Time for which other processes are expected to commit again after one of them committed first, in milliseconds."""
 
@@ -114,6 +118,8 @@ class Turns:
         self._rng = rng
         self._rivals_until = self._won_until = -1.0
         self._again_until = self._crowded_until = -1.0
+        self._heard_at = -1.0
+        """Time at which this process last learned what the newest commit is, because it or another process made it."""
         self._next: frozenset[int] = frozenset()
         """Node numbers of the processes whose turn is next; empty if no process is next."""
         self._fruitless = 0
@@ -144,6 +150,7 @@ class Turns:
         """Record that another process committed first."""
         now = self._clock.monotonic_ms()
         self._won_until, self._next = -1.0, frozenset()
+        self._heard_at = now
         self._rivals_until = now + RIVALRY_MS
         if now < max(self._again_until, self._crowded_until):
             self._crowded_until = now + RIVALRY_MS
@@ -151,7 +158,8 @@ class Turns:
 
     def won(self) -> None:
         """Record that a commit was published."""
-        self._won_until = self._clock.monotonic_ms() + JUST_COMMITS * self._commit_ms
+        self._heard_at = self._clock.monotonic_ms()
+        self._won_until = self._heard_at + JUST_COMMITS * self._commit_ms
         self._again_until = -1.0
 
     def waited_in_vain(self) -> None:
@@ -198,6 +206,12 @@ class Turns:
         self.lost()
         if took_ms is not None:
             self._decided_ms += (took_ms - self._decided_ms) / 8
+
+    @property
+    def was_away(self) -> bool:
+        """Whether this process has not heard of other processes for so long that they may have dropped its slot."""
+        away_ms = self._clock.monotonic_ms() - self._heard_at
+        return away_ms > FRESH_COMMITS * max(self._decided_ms, self._commit_ms)
 
     def is_leader(self, head: Head) -> bool:
         """Whether this process made the newest commit, so that it commits next without waiting for others."""

@@ -87,7 +87,7 @@ class RecentHead(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
-    """Note in a reference's row that stops commits because the realm is being moved, or was moved, to another store."""
+    """A note in a reference's row that the realm is being moved, or was moved, to another store. It stops commits."""
 
     to: str
     """URI of the other store, without a password."""
@@ -132,7 +132,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknow
 
     @property
     def given_up(self) -> bool:
-        """Whether the reference was dropped so long ago that its history is no longer kept."""
+        """Whether the reference was dropped, and its history is no longer kept because the grace period is over."""
         return self.sealed and not self.commit
 
     move: Move | None = None

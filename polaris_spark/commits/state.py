@@ -49,7 +49,8 @@ class Range(NamedTuple):
 
 
 class RangeOfOthers(NamedTuple):
-    """Record of a scan of a key range in which the same change had written keys before: the scan without these keys."""
+    """Record of a scan of a key range in which the change itself had written keys. It contains the result of the scan
+    without these keys."""
 
     scan: Range
     own: frozenset[bytes]
@@ -75,7 +76,7 @@ class Kept(NamedTuple):
 
 
 class Unlogged(NamedTuple):
-    """Record that the log had no entry of some entities after a commit of the reference's history.
+    """Record that the reference's log has no entries about certain entities after a given commit.
 
     Index entries cannot show this: if an entity is absent, it may have been added and removed again meanwhile.
     """
@@ -236,7 +237,8 @@ class State:
     def lookup(self, index: str, key: bytes) -> Entry | None:
         """Return the entry of `key` in an index, or None if the key is absent, and record the read."""
         found = self._open(index).get(key)
-        if key not in self._written.get(index, ()):
+        written = self._written.get(index)
+        if written is None or key not in written:
             self.reads.append(Point(index, key, found))
         return found
 
@@ -269,8 +271,8 @@ class State:
         return found
 
     def require_kept(self, number: int) -> None:
-        """Check that a commit of the reference's history is not trimmed, and record this. A change that brings content
-        of an earlier commit back calls this: jobs may delete files that only trimmed commits need.
+        """Check that a commit of the reference's history is not trimmed, and record this. A change that restores
+        content of an earlier commit calls this, because jobs may delete files that only trimmed commits need.
 
         Raises:
             HistoryTrimmedError: the commit is trimmed.
@@ -281,11 +283,12 @@ class State:
         self.reads.append(Kept(number))
 
     def require_unlogged(self, entities: Iterable[int]) -> None:
-        """Record that the log of the reference has no entry of these entities after this state."""
+        """Record that the reference's log has no entries about these entities after this state."""
         self.reads.append(Unlogged(frozenset(entities), self.base.head.commit, self.base.head.number))
 
     def require_newest(self) -> None:
-        """Record that no change came after the base of this state. The change then competes with all others."""
+        """Record that no change came after the base of this state. The change then fails if any other change is
+        committed first."""
         is_forecast = self.base.version == NO_VERSION  # it lacks changes, so the record must not hold
         self.reads.append(Newest(0 if is_forecast else self.base.head.commit))
 
@@ -345,7 +348,7 @@ class State:
     def is_protected(self) -> bool:
         """Whether the reference is a protected branch, which accepts only changes that are `Change.onto_protected`.
 
-        This is not recorded as a read, because it is asked again for each head on which a change is applied.
+        This is not recorded as a read, because it is checked again for each head to which a change is applied.
         """
         if PROTECTION not in self.indexes and PROTECTION not in self.base.commit.index_names:
             return False
@@ -357,13 +360,13 @@ class State:
     def put(self, index: str, key: bytes, entry: Entry) -> None:
         """Set the entry of `key` in an index."""
         self._writable(index).put(key, entry)
-        self._written.setdefault(index, set()).add(key)
+        self._written[index].add(key)
         self.effects.puts.append((index, key, entry))
 
     def remove(self, index: str, key: bytes) -> None:
         """Remove `key` from an index."""
         self._writable(index).remove(key)
-        self._written.setdefault(index, set()).add(key)
+        self._written[index].add(key)
         self.effects.puts.append((index, key, None))
 
     def compact(self, index: str, start: bytes, leaves: int) -> Compacted:
@@ -385,7 +388,8 @@ class State:
     def add(self, value: msgspec.Struct) -> int:
         """Add a new object and return its id."""
         id = self.new_id()
-        self.add_all([(id, value)])
+        self._objects[id] = value
+        self.effects.objects.append((id, value))
         return id
 
     def add_all(self, objects: Iterable[tuple[int, msgspec.Struct]]) -> None:
@@ -461,7 +465,8 @@ class State:
         return _scanned(index, read) == read.found
 
     def _is_unlogged(self, read: Unlogged) -> bool:
-        """Whether the log of the base commit has no entry of the entities after that commit. False if not known."""
+        """Whether the log has no entries about the entities of `read` after the commit of `read`. False if this is not
+        known."""
         store, head = self.base.store, self.base.head
         if head.commit == read.commit:
             return True
@@ -484,6 +489,7 @@ class State:
             index = self.indexes[name] = self.base.index(name).copy(self._shards)
         if name not in self._savepoints:
             self._savepoints[name] = index.savepoint()
+            self._written[name] = set()
         return index
 
 

@@ -1,4 +1,4 @@
-"""The route by which a client follows the changes of a branch, with long polling.
+"""The route with which a client follows the changes of a branch, with long polling.
 
 A request that finds no changes gets a `PendingResponse`, so the transport can wait for the next commit without
 occupying a thread that other requests need (`rest.request.PendingResponse`).

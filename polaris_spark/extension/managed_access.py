@@ -1,7 +1,7 @@
 """Answers to the routes of principals, roles and grants (`extension.management_access`).
 
-A realm without access control refuses them. Each function checks the caller as the procedure of the same purpose does
-(`jobs.access_calls`).
+A realm without access control refuses them. Each function makes the same checks of the caller as the procedure with the
+same purpose (`jobs.access_calls`).
 """
 
 from __future__ import annotations
@@ -150,7 +150,9 @@ def rotate_credentials(_: Catalog, request: Request) -> Response:
     this."""
     call = _call(request)
     if request.params["principal"] != call.session.principal:
-        raise ForbiddenError("a principal rotates only its own credentials; reset those of another one")
+        raise ForbiddenError(
+            "a principal can rotate only its own credentials; to replace those of another principal, reset them"
+        )
     return _credentials(call, find("rotate_credentials").rows(call, {}), 200)
 
 
@@ -304,7 +306,7 @@ def list_roles_of_catalog_role(_: Catalog, request: Request) -> Response:
 
 def list_grants(_: Catalog, request: Request) -> Response:
     """Answer `GET catalogs/{catalog}/catalog-roles/{catalog-role}/grants`: list the grants of a role of a catalog.
-    Grants on branches, and on what is not on the branch `main`, are left out."""
+    Grants on branches, and on entities that do not exist on the branch `main`, are left out."""
     call = _call(request)
     rules = _managing(call)
     role = _found(rules, _catalog_role(call, request))
@@ -414,7 +416,9 @@ def _found(rules: Rules, name: RoleName) -> AnyRole:
 
 def _create(call: Call, asked: ManagedRole, *, of_catalog: bool = False) -> Response:
     if asked.federated:
-        raise BadRequestError("federated roles are not supported; the claims of tokens name roles")
+        raise BadRequestError(
+            "federated roles are not supported; instead, configure a claim of the tokens that names roles"
+        )
     name = RoleName(asked.name, call.session.catalog.row if of_catalog else None)
     require_roles(call, name, "PRINCIPAL_ROLE_CREATE")
     changed(call, CreateRole, name, asked.properties)

@@ -7,7 +7,7 @@
 | `storageConfigInfo.allowedLocations` | property `allowed-locations` |
 | `storageConfigInfo.storageType` | follows from the warehouse; other settings of the storage are refused |
 | `entityVersion` | a number that is different after each change of the catalog |
-| other properties | the properties that `set_catalog_properties` takes |
+| other properties | the properties that `set_catalog_properties` accepts |
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class ManagedPrincipal(ManagementMessage, frozen=True, gc=False):
 
 
 class ManagedPrincipals(ManagementMessage, frozen=True, gc=False):
-    """Principals."""
+    """A list of principals."""
 
     principals: list[ManagedPrincipal]
 
@@ -72,7 +72,7 @@ class ManagedRole(ManagementMessage, frozen=True, gc=False):
 
 
 class ManagedRoles(ManagementMessage, frozen=True, gc=False):
-    """Roles."""
+    """A list of roles."""
 
     roles: list[ManagedRole]
 

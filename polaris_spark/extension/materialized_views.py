@@ -70,7 +70,7 @@ def _how(catalog: Catalog, name: TableName, asked: ReadRequest, *, is_limited: b
 
 
 def _known(asked: ReadRequest) -> dict[tuple[str, ...], Json]:
-    """Return the tables and views outside of the catalog that the engine has looked up, by their full names.
+    """Return the descriptions that the engine sent of tables and views outside of the catalog, by their full names.
 
     Raises:
         BadRequestError: one has no name.

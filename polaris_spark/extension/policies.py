@@ -66,7 +66,7 @@ class UpdatePolicyRequest(Message, frozen=True, gc=False):
 
 
 class PolicyTarget(Message, frozen=True, gc=False):
-    """Something to which policies are attached."""
+    """The target of a policy: the catalog, a namespace or a table."""
 
     type: Literal["catalog", "namespace", "table-like"]
     path: list[str] = msgspec.field(default_factory=list)

@@ -244,7 +244,7 @@ def _run(request: Request) -> Run:
 
 def _is_own(request: Request, run: Run) -> bool:
     """Return whether the caller is allowed to see and cancel a run. A local caller may see and cancel all runs; an HTTP
-    client, only the runs of its principal that use none but its roles."""
+    client, only those runs of its principal that use no roles besides its own."""
     return request.caller.is_local or run.is_of(request.caller.principal, request.caller.roles)
 
 

@@ -90,7 +90,8 @@ class Run:
         self._is_cancelled = False
 
     def is_of(self, principal: str, roles: frozenset[str] | None) -> bool:
-        """Whether the run is of a principal, and uses no other roles than these (None: all that the principal has)."""
+        """Whether the run belongs to a principal, and uses only the given roles (None: all roles that the principal
+        has)."""
         return self.principal == principal and (
             roles is None or (self.roles is not None and self.roles <= roles)
         )

@@ -36,8 +36,8 @@ _INT_BYTES = 32
 
 class FrontCoded(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Sorted byte strings, front-coded. For each string, `shared` holds the number of bytes that it shares with the
-    previous string, and `lengths` the number of its remaining bytes. `rests` is the remaining bytes of all strings,
-    joined."""
+    previous string, and `lengths` the number of its remaining bytes. `rests` contains the remaining bytes of all
+    strings, concatenated."""
 
     shared: tuple[int, ...] = ()
     lengths: tuple[int, ...] = ()

@@ -111,7 +111,8 @@ def _choose(
 
 
 def _by_worth(groups: Sequence[_Group], pending: Mapping[bytes, PendingEntry]) -> list[_Group]:
-    """Return groups in the order in which to rewrite their leaves: most changed keys per rewritten shard first.
+    """Return groups in the order in which to rewrite their leaves: those with the most changed keys per rewritten shard
+    come first.
 
     Rewriting a leaf also rewrites its branch, so the leaves of one branch are rewritten together. Branches are ordered
     by the number of their changed keys divided by the number of shards that are rewritten for them, highest first. The

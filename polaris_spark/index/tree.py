@@ -221,11 +221,12 @@ class Index:
             if isinstance(done, IndexRoot):
                 self._root = done
             else:
-                self._replace(*done)
+                key, change = done
+                self._replace(key, change, self._pending.get(key))
 
     @property
     def tree(self) -> IndexRoot:
-        """The tree without the embedded changes, as a root that embeds nothing."""
+        """The tree without the embedded changes, as a root whose embedded part is empty."""
         return IndexRoot(self._root.shard, self._root.height, self._root.count)
 
     def embedded(self, start: bytes = b"", end: bytes | None = None) -> dict[bytes, Entry | None]:
@@ -275,15 +276,16 @@ class Index:
         return _rooted(spilled.tree, spilled.embedded), spilled.shards
 
     def _set(self, key: bytes, change: PendingEntry | None) -> None:
+        before = self._pending.get(key)
         if self._undo is not None:
-            self._undo.append((key, self._pending.get(key)))
+            self._undo.append((key, before))
         self._next += 1
-        self._replace(key, change)
+        self._replace(key, change, before)
 
-    def _replace(self, key: bytes, change: PendingEntry | None) -> None:
+    def _replace(self, key: bytes, change: PendingEntry | None, before: PendingEntry | None) -> None:
+        """Replace the embedded change of a key, which is `before`."""
         pending, keys = self._pending, self._sorted
-        before = pending.get(key)
-        size = self.embedded_bytes
+        size = self.embedded_bytes if self._size is None else self._size
         if before is not None:
             size -= embedded_size(key, before[1], before[2])
             del pending[key]

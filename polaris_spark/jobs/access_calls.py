@@ -24,7 +24,7 @@ Arguments = Mapping[str, Any]
 
 
 class Target(NamedTuple):
-    """A securable that arguments name."""
+    """The securable that the arguments of a procedure name."""
 
     securable: bytes
     chain: tuple[bytes, ...]
@@ -56,7 +56,7 @@ def target_of(call: Call, arguments: Arguments) -> Target:
     either, is treated like one that does not exist.
 
     Raises:
-        InputError: `on` is no kind of securable, or `name` is missing.
+        InputError: `on` is not a kind of securable, or `name` is missing.
         NotFoundError: there is no such namespace, table or view.
     """
     permissions = permissions_of(call)
@@ -130,9 +130,9 @@ def require_managing(target: Target) -> None:
 
 
 def _may_on_main(permissions: Permissions, privilege: str, place: Place) -> bool:
-    """Whether the principal also holds a privilege on an entity as it is on the branch `main`, if it is there. Grants
-    on an entity hold on every branch, but owners and namespaces can differ: whoever created a branch from an earlier
-    commit may own on it what others own on `main`."""
+    """Whether the principal also holds a privilege on an entity in the state of the branch `main`; True if it does not
+    exist there. Grants on an entity hold on every branch, but owners and namespaces can differ: a principal that
+    created a branch from an earlier commit may own entities there that others own on `main`."""
     catalog = permissions.catalog
     if catalog.branch == MAIN:
         return True
@@ -144,8 +144,8 @@ def _may_on_main(permissions: Permissions, privilege: str, place: Place) -> bool
 
 
 def role_of(call: Call, text: str) -> RoleName:
-    """Return the role that a text names: `name` is a principal role, `catalog.name` is a role of the session's
-    catalog."""
+    """Return the role that a text names. `name` stands for a principal role, and `catalog.name` for a role of the
+    session's catalog."""
     from polaris_spark.access.changes import RoleName
 
     row = call.session.catalog.row
@@ -199,8 +199,8 @@ def show_grants(call: Call, arguments: Arguments) -> Rows:
 
 
 class Describer:
-    """Returns descriptions of securables, for messages and results. Names of namespaces, tables and views are looked up
-    in the session's state."""
+    """Returns descriptions of securables, for messages and results. The names of namespaces, tables and views are read
+    from the session's state of the catalog."""
 
     def __init__(self, permissions: Permissions) -> None:
         self._permissions = permissions
@@ -343,7 +343,7 @@ def _replace_credentials(call: Call, arguments: Arguments, *, is_reset: bool) ->
     name = arguments.get("name", permissions.subject.name)
     if not is_reset and name != permissions.subject.name:
         raise ForbiddenError(
-            "a principal rotates only its own credentials; use reset_credentials for another one"
+            "a principal can rotate only its own credentials; use reset_credentials for those of another principal"
         )
     row = principal_of(permissions, name)
     credentials = Credentials.new(row.client_id)
@@ -362,8 +362,8 @@ def _replace_credentials(call: Call, arguments: Arguments, *, is_reset: bool) ->
 
 
 def rotate(call: Call, arguments: Arguments) -> Rows:
-    """Rotate the caller's credentials. A login without a secret, or with some of the principal's roles only, may not do
-    this: it could log in with the new secret for longer, and with more roles.
+    """Rotate the caller's credentials. A caller that logged in without a secret, or with only some of the principal's
+    roles, may not do this: with the new secret, it could log in for longer and with more roles.
 
     Raises:
         ForbiddenError: the caller has such a login.
@@ -396,8 +396,8 @@ def principal_of(permissions: Permissions, name: str) -> Principal:
 
 
 def protect_administrators(call: Call, name: str) -> None:
-    """Raise an error if the caller is not an administrator and wants to change one: it could otherwise log in as that
-    administrator.
+    """Raise an error if the caller is not an administrator but wants to change an administrator. Otherwise, the caller
+    could log in as that administrator.
 
     Raises:
         ForbiddenError: the principal may manage access of the realm, and the caller may not.

@@ -50,8 +50,8 @@ def _create(call: Call, arguments: Mapping[str, Any], kind: Kind) -> Iterable[tu
 
 
 def clear(call: Call, name: str) -> None:
-    """In a realm with access control, remove grants on a dropped branch before a branch gets its name. So they never
-    hold for the new branch, even if this process ends before it calls `begin`."""
+    """In a realm with access control, remove the grants on a dropped branch before a new branch gets its name. So these
+    grants never apply to the new branch, even if this process ends before it calls `begin`."""
     from polaris_spark.access.grant_changes import ClearBranch
     from polaris_spark.access.securables import branch
     from polaris_spark.catalog.catalogs.references import head_name

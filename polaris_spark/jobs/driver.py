@@ -29,7 +29,7 @@ class Driver:
         self._session: SparkSession | None = None
 
     def session(self) -> SparkSession:
-        """Return the Spark session that made the call, for use on the current thread.
+        """Return the Spark session from which the procedure was called, for use on the current thread.
 
         Jobs of this session have the job group, tags and other properties of the caller's thread. They are cancelled
         when that job group or those tags are cancelled.

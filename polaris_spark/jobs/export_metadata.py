@@ -26,7 +26,7 @@ def select(
     If both are None, all tables and views of the catalog are selected.
 
     Args:
-        catalog: name of the catalog, with which an identifier may begin.
+        catalog: name of the catalog; an identifier may begin with this name.
         table: SQL identifier of a table or view.
         namespace: SQL identifier of a namespace, whose nested namespaces are selected, too.
     Raises:

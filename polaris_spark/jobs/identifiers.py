@@ -19,8 +19,9 @@ def levels_named(
 
     Args:
         reader: the commit in which the namespace is looked up.
-        catalog: name of the catalog, with which the identifier may begin.
-        argument: name of the procedure's argument, which tells what the identifier is. A view is a "table", too.
+        catalog: name of the catalog; the identifier may begin with this name.
+        argument: name of the procedure's argument, which says whether the identifier names a table or a namespace. Use
+            "table" for a view, too.
         text: the identifier.
     Raises:
         InputError: the text is not an identifier of a table or namespace.

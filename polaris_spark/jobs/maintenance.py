@@ -176,8 +176,8 @@ def task_scope(session: Session, scope: Scope) -> str:
 def policy_of(call: Call, arguments: Mapping[str, Any]) -> Policy:
     """Return the retention of history and the grace period of unreachable rows in the realm.
 
-    They are the arguments `retention` and `grace` or, by default, the properties of the session. If the properties of a
-    catalog set longer periods, these apply to the catalog.
+    They come from the arguments `retention` and `grace` or, by default, from the properties of the session. If the
+    properties of another catalog set longer periods, the longer periods apply to that catalog.
 
     Raises:
         InputError: an argument is not a duration, or the retention is shorter than the grace period or the lifetime of

@@ -50,7 +50,8 @@ def _cherry_pick(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any
 
 
 def options(call: Call, arguments: Mapping[str, Any]) -> Options:
-    """Return how conflicts are treated and checks are evaluated, given the arguments of the parameters `CONFLICTS`.
+    """Return how to treat conflicts and how to evaluate checks, according to the arguments of the parameters in
+    `CONFLICTS`.
 
     Raises:
         InputError: a strategy is unknown.
@@ -99,8 +100,8 @@ MERGED: Final = columns("kind STRING, name STRING, action STRING, detail STRING"
 
 
 def reads(parameter: str = "", on: On = On.BRANCH) -> Needs:
-    """Return the needs of a procedure that brings the content of another state to a branch. Without them, grants on the
-    branch would allow reading content of the other state.
+    """Return the privileges that a procedure needs if it brings the content of another state to a branch. Without this
+    check, grants on the branch would allow reading the content of the other state.
 
     Args:
         parameter: name of the parameter that names the state; empty for an earlier state of the session's branch.

@@ -75,9 +75,11 @@ _OF_NAMES: Mapping[On, bytes] = {
 
 
 def _require_named(permissions: Permissions, need: Need, given: Any) -> None:
-    """Check a need on what an argument names. If the argument is left out, it means the whole branch.
+    """Check that the principal has a needed privilege on what an argument names; on the whole branch, if the argument
+    is left out.
 
-    A table and a view cannot have one name, so for a name that is a view, a need on a table means the view.
+    A table and a view cannot have the same name. So if the name belongs to a view, a need on a table applies to the
+    view.
     """
     if given is None:
         catalog = permissions.catalog

@@ -78,8 +78,8 @@ class Call:
                 any environment variable of the process.
             over_http: whether the arguments come from an HTTP client. The arguments then cannot refer to environment
                 variables.
-            answers_spark: whether this process answers the requests that the Spark session sends to the catalog. The
-                session can then read states that exist in this process only.
+            answers_spark: whether this process answers the requests that the Spark session sends to the catalog. If so,
+                the session can also read states that exist only in this process.
         """
         self.session = session
         """The opened catalog."""
@@ -166,8 +166,8 @@ class Call:
         self._cancelled.set()
 
     def check(self) -> None:
-        """Raise an error if the call was cancelled, or the realm no longer serves. Long procedures call this method
-        between steps.
+        """Raise an error if the call was cancelled, or the realm can no longer be used. Long procedures call this
+        method between steps.
 
         Raises:
             RealmStateError: the realm was deactivated, moved or purged.
@@ -300,8 +300,8 @@ class Procedure:
         return arguments
 
     def check_values(self, call: Call, arguments: Mapping[str, Any]) -> dict[bytes, int]:
-        """Refuse arguments that name something on which the caller lacks a privilege, or that contain an environment
-        variable or location that the caller may not use.
+        """Raise an error if the caller lacks a privilege on something that an argument names, or may not use an
+        environment variable or location in an argument.
 
         Call `checked_arguments` first.
 

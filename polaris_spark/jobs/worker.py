@@ -96,6 +96,8 @@ class Worker:
         clock: Clock | None = None,
         restrict: Restrict | None = None,
         holder: str = "",
+        by_operator: bool = False,
+        skip: Callable[[str, Exception], None] | None = None,
     ) -> None:
         """
         Args:
@@ -106,6 +108,11 @@ class Worker:
             clock: decides what is due; by default, the clock of the session.
             restrict: restricts a session to locations that HTTP clients may name, for tasks that came over HTTP.
             holder: name of the worker in the queue; by default, host and process.
+            by_operator: whether the worker has not logged in, and acts by the rights of the operator of the store. In a
+                realm with access control, a task runs as the principal that added it, and what policies require is not
+                limited by access control. All tasks are restricted to the locations of `restrict`.
+            skip: called with the name of a catalog in which the worker cannot look for tasks, and the error; by
+                default, logs a warning.
         Raises:
             ValueError: the number of simultaneous runs is less than 1.
             ForbiddenError: the principal lacks the privilege.
@@ -126,7 +133,10 @@ class Worker:
         self._is_stopping = False
         self._stopped = threading.Event()
         self._renewing = threading.Thread(target=self._keep, name="polaris-worker-renews", daemon=True)
-        require_worker(session)
+        self._by_operator = by_operator
+        self._skip = skip or _log_skipped
+        if not by_operator:
+            require_worker(session)
         self._renewing.start()
 
     def run(self, stop: threading.Event, poll_seconds: float = POLL_SECONDS) -> None:
@@ -162,6 +172,19 @@ class Worker:
             while wait(futures, _SLOT_SECONDS).not_done and not stop.is_set():
                 continue
         return begun
+
+    def run_some(self, stop: threading.Event, due_by: int | None = None) -> int:
+        """Run at most one due task of each catalog, wait for its end, and return the number of runs.
+
+        Args:
+            stop: ends this early when it is set.
+            due_by: run only tasks that were due at this time, in milliseconds since 1970; None for now.
+        """
+        futures: list[Future[None]] = []
+        self._begin_due(stop, futures, due_by)
+        while wait(futures, _SLOT_SECONDS).not_done and not stop.is_set():
+            continue
+        return len(futures)
 
     def stop(self) -> None:
         """Cancel all runs, wait for their end for at most `CLOSING_SECONDS`, and give back their leases."""
@@ -221,11 +244,8 @@ class Worker:
             session = self._of(row, MAIN)
             self._follow_policies(session)
             task = self._claimed(session, new_version(), due_by)
-        except PolarisError as error:  # the other catalogs get their turn
-            log.warning("the worker skips catalog %r: %s", row.name, error)
-            return None
-        except Exception:
-            log.exception("the worker skips catalog %r, because of an unexpected error", row.name)
+        except Exception as error:  # the other catalogs get their turn
+            self._skip(row.name, error)
             return None
         if task is None or task.lease is None:
             return None
@@ -335,16 +355,22 @@ class Worker:
         session = self._of(row, task.branch)
         if task.origin != "policy":
             roles = None if task.roles is None else frozenset(task.roles)
+            is_verified = (self._by_operator or session.is_verified) and task.is_verified
             session = session.derive(
                 task.principal or session.principal,
+                session.catalog.owning() if is_verified else None,
                 roles=roles,
-                is_verified=session.is_verified and task.is_verified,
+                is_verified=is_verified,
             )
             if session.access.is_on and not task.is_verified:
                 raise ForbiddenError(
                     f"the {task.origin} was added before the realm had access control; add it again"
                 )
-        return self._restrict(session) if task.caller == "http" else session
+        if task.caller == "http" or self._by_operator:
+            session = self._restrict(session)
+        if self._by_operator and task.origin == "policy":
+            session.is_operator = True  # this session is only for this run: `restrict` has made it
+        return session
 
     def _of(self, row: CatalogRow, branch: str) -> Session:
         """Return the worker's session of a branch of a catalog, which is opened at the first call.
@@ -361,7 +387,9 @@ class Worker:
                 properties = dataclasses.replace(
                     own.properties, catalog=row.name, branch=branch, warehouse=None, create=False, as_of=None
                 )
-                found = open_session(properties, own.connection.clock, own.router)
+                found = open_session(
+                    properties, own.connection.clock, own.router, logs_in=not self._by_operator
+                )
                 if found.catalog.row.entity_id != row.entity_id:
                     found.close()
                     raise NotFoundError(f"catalog {row.name!r} has just been renamed or dropped")
@@ -398,6 +426,11 @@ class Worker:
                 for one in own:
                     if one.lease.run not in held:
                         one.call.cancel()
+
+
+def _log_skipped(catalog: str, error: Exception) -> None:
+    unexpected = None if isinstance(error, PolarisError) else error
+    log.warning("the worker skips catalog %r: %s", catalog, error, exc_info=unexpected)
 
 
 def require_worker(session: Session) -> None:

@@ -3,7 +3,7 @@
 Other processes can commit meanwhile. Compaction makes several commits. Each rewrites a group of consecutive leaves on
 top of the current head. Recent changes to the keys of these leaves, which are still stored in the head's commit itself
 (embedded), go into the new leaves. Leaves that are full enough stay as they are. These commits have no log entry,
-because they change no table. A writer waits for one such commit at most. Compaction can be interrupted and repeated.
+because they change no table. A writer waits for at most one such commit. Compaction can be interrupted and repeated.
 
 The indexes within tables (snapshots, statistics) are not compacted. Each has only a few shards, and loading a table
 reads only the shards that it needs. Rewriting them would make a new version of the table for every client.

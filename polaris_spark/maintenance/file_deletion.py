@@ -78,7 +78,7 @@ def delete_files(
 class FindAbsent(MapFunction[list[str], list[str]]):
     """Function that returns which of the given files do not exist.
 
-    A file counts as existing if storage fails, so that this is not known.
+    If storage fails, so that it is not known whether a file exists, the file counts as existing.
     """
 
     item = list[str]

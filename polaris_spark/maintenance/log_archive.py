@@ -55,7 +55,8 @@ class _Upkeep(Unrepeated, Change[None, None]):
 
 
 class _Add(_Upkeep):
-    """Change that archives the log of consecutive commits of one line, without those that are archived already.
+    """Change that archives the log of consecutive commits of one line (a reference without its forks), except commits
+    that are already archived.
 
     If the archive has other commits with the same numbers, because a recovery has reset the reference since, these
     commits and all later ones are replaced.

@@ -119,7 +119,7 @@ _decode = msgspec.json.Decoder(_Metadata).decode
 def needs_of(content: Content, reader: ObjectReader, files: Files, *, without: Collection[int] = ()) -> Needs:
     """Return the files and locations that a table or view names.
 
-    The metadata file of a lazily imported table, which was not read at its import, is read now. Errors are reported in
+    If the table was imported lazily, its metadata file was not read then, and is read now. Errors are reported in
     `Needs.problem`.
 
     Args:

@@ -26,7 +26,7 @@ Objects = Callable[[str], ObjectStore]
 
 
 class Holder(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A version of a table or view that is in some head, or that was dropped."""
+    """A version of a table or view that a head contains, or that was dropped."""
 
     owner: str
     """The table's catalog and name, for messages."""

@@ -57,7 +57,7 @@ class Rate:
         self._free_at = clock.monotonic_ms()
 
     def take(self, rows: int) -> None:
-        """Wait until the earlier rows have had their time, and then count `rows` further rows."""
+        """Wait as long as the rows that were counted before require, and then count `rows` more rows."""
         now = self._clock.monotonic_ms()
         if self._free_at > now:
             self._clock.sleep_ms(self._free_at - now)
@@ -286,7 +286,7 @@ def headers_by_realm(reach: Reach, split: Split, rate: Rate | None = None) -> It
 
 
 def _pointers(_: Reach, rows: Iterator[Row]) -> Iterator[Row]:
-    """Yield the ids in the column `points` of the rows. Most duplicates are removed."""
+    """Yield the object ids in the column `points` of the rows, without most of the duplicates."""
     while some := list(islice(rows, _POINTERS_TOGETHER)):
         found: set[int] = set()
         for (points,) in some:

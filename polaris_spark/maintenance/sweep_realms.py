@@ -2,11 +2,11 @@
 
 In some databases, a scan of one realm reads the rows of all realms. So a sweep of each realm would read the whole store
 once for each of them. A sweep of many realms lists the roots of all realms first, reads all rows, and then marks and
-deletes the rows of one realm after another. Why this is safe is the same as for one realm (`sweep_roots`): the rows of
-a realm are read after its roots were listed.
+deletes the rows of one realm after another. This is safe for the same reason as the sweep of one realm (`sweep_roots`):
+the rows of a realm are read after its roots were listed.
 
-The rows are kept in a temporary database of this process. Ids are compared within a realm only, because a realm that
-was imported from a file can have the ids of another one.
+The rows are kept in a temporary database of this process. Ids are compared only within a realm, because a realm that
+was imported from a file can have the same ids as another realm.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ class SweptRealm(NamedTuple):
     """The rows that were deleted; None if the realm could not be swept."""
     error: PolarisError | None = None
     """Why the realm could not be swept. Nothing of it was deleted, or, if the database failed, a part."""
+    note: str = ""
+    """Why there was nothing to sweep, although this is no error."""
 
 
 def sweep_realms(
@@ -64,7 +66,7 @@ def sweep_realms(
     Args:
         dry_run: whether to change nothing, and only count the rows that would be deleted.
         rate: bounds the number of rows that are read and deleted in a second; None for no bound.
-        progress: called with the progress. Raises an error if this must end.
+        progress: called with the progress. It can raise an error to end the sweep.
     Raises:
         TaskLostError: `progress` raised it, because another process may be sweeping now.
         PolarisError: the rows of the store cannot be read.

@@ -6,7 +6,7 @@ at the beginning of this period can still be read. An attempt to read the state 
 that says that the history was trimmed. The log of older commits is archived first (`log_archive`).
 
 No commit that is younger than the retention period is below the floor, even if the times of commits go back because a
-clock was behind. A branch can keep its history for longer, or a number of commits in any case (`Registration.keep_ms`
+clock was behind. A branch can keep its history for longer, or keep a minimum number of commits (`Registration.keep_ms`
 and `keep_commits`).
 """
 
@@ -164,7 +164,7 @@ def _trimmed(registered: Registered | None, head: Head, floor: Commit) -> Trimme
 
 
 def _new_floor(store: ObjectStore, head: Head, age: _Age) -> Commit | None:
-    """Return the newest commit that was made before the limit; None if the floor need not be raised to it."""
+    """Return the newest commit that was made before the limit; None if the floor is already at this commit or above."""
     found = last_before(store, head, age.limit_ms, age.now_ms)
     commit = None if found is None else store.get(found, Commit)
     most = head.number - age.commits

@@ -1,4 +1,4 @@
-"""The features that the realms of a store may use, and those that they do use (`system.features`)."""
+"""Which features (`system.features`) the realms of a store may use, and which they use."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def realms_to_upgrade(realms: Realms, name: str | None) -> Iterator[RealmRecord 
 def features_of(
     backend: Backend, record: RealmRecord, on_read: Callable[[int], None] = lambda _: None
 ) -> RealmFeatures:
-    """Return the features that a realm may use and does use. Reads all object rows of the realm.
+    """Return which features a realm may use and which it uses. Reads all object rows of the realm.
 
     Args:
         on_read: called after each batch of rows, with the number of objects in it.

@@ -87,10 +87,10 @@ def require_role(caller: Caller, least: Role, path: str, *, has_rules: bool = Fa
 def subject_of(
     rules: Rules, caller: Caller, needs: Needs, catalog: Catalog, prefix: str | None, *, has_state: bool
 ) -> Subject:
-    """Return a caller with its active roles.
+    """Return the caller as a `Subject`: its principal with the roles that are active.
 
     Args:
-        needs: the needs of the request's route.
+        needs: the privileges that the request's route needs.
         prefix: name of the catalog in the request; None if there is none.
         has_state: whether the request names a state of the catalog.
     Raises:
@@ -134,17 +134,17 @@ def authorize(
         rules: the rules of the realm.
         subject: the caller.
         needs: the needs of the route.
-        asked: returns the parts of the request.
-        catalog: the catalog in the state that the request means.
-        find: returns the route of a request within the body (`Router.find`).
+        asked: returns the parts of the request that determine what it names.
+        catalog: the catalog in the state to which the request refers.
+        find: returns the route of a request that is part of the body (`Router.find`).
         key: identifies a request without a body that reads one entity: such a request is checked once for each commit
-            and caller. None for other requests.
-    Returns:
-        the catalog with which the request is to be answered, whose first head is the one on which names were checked;
-        and a function that chooses what a list shows (None: everything).
+            and caller. None for other requests. Returns: the catalog with which to answer the request, which first
+            reads the head on which the names were checked; and a function that selects the entries that a list shows
+            (None: all).
     Raises:
         ForbiddenError: the caller may see what the request names, but lacks a privilege.
-        NotFoundError: the caller may not see what the request names. The answer is that for a missing name.
+        NotFoundError: the caller may not see what the request names. The error is the same as for a name that does not
+            exist.
     """
     if is_open(needs):
         return catalog.owning(), None
@@ -173,7 +173,7 @@ def authorize(
 
 
 def is_open(needs: Needs) -> bool:
-    """Whether the needs are the same whatever the request names."""
+    """Whether the route needs the same privileges regardless of the names in the request."""
     return _declared(needs).is_open
 
 
@@ -190,8 +190,8 @@ _known_needs: dict[int, _Declared] = {}
 
 
 def _declared(needs: Needs) -> _Declared:
-    """Return the properties of the needs of a route. They are remembered by identity, because routes are never
-    deleted."""
+    """Return the properties of the needs of a route. The result is cached by the identity of `needs`, which is safe
+    because routes are never deleted."""
     found = _known_needs.get(id(needs))
     if found is None:
         places = {need.on for need in needs}

@@ -74,7 +74,8 @@ class CatalogRules:
             raise forbidden(self._now()[1], privilege, described)
 
     def may(self, privilege: str, rows: Sequence[CatalogRow | None]) -> list[bool]:
-        """Return for each of some catalogs whether the principal has a privilege on it; None stands for the realm."""
+        """Return, for each of the given catalogs, whether the principal has a privilege on the catalog; None stands for
+        the realm."""
         rules, subject = self._now()
         if subject.delegated is not None:
             named = [Securable("realm") if row is None else Securable("catalog", row.name) for row in rows]
@@ -87,7 +88,7 @@ class CatalogRules:
         ]
 
     def sees(self, rows: Sequence[CatalogRow]) -> list[bool]:
-        """Return for each of some catalogs whether the principal may know that it exists."""
+        """Return, for each of the given catalogs, whether the principal may know that the catalog exists."""
         rules, subject = self._now(rotating=self._rotating)
         if subject.principal.must_rotate:
             return [True] * len(rows)

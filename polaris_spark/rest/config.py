@@ -79,7 +79,7 @@ def config(catalog: Catalog, request: Request) -> Response:
 
 
 def _policy_endpoints(request: Request) -> list[str]:
-    """Return the endpoints of policies, if the transport has these routes."""
+    """Return the endpoints for policies; none if the transport does not have these routes."""
     router = getattr(request.session, "router", None)
     routes = router.routes if isinstance(router, Router) else ()
     return [f"{one.method} /{POLARIS}/{{prefix}}/{one.path}" for one in routes if one.base == POLARIS]
@@ -97,7 +97,7 @@ def _prefix(catalog: Catalog, state: str) -> dict[str, str]:
 
 
 def same_place(one: str, other: str) -> bool:
-    """Whether two texts mean the same location; False if one of them is not a location."""
+    """Whether two texts are the same location; False if one of them is not a location."""
     try:
         return segments(one) == segments(other)
     except BadRequestError:

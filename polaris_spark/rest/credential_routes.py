@@ -1,4 +1,5 @@
-"""Routes that give clients access to the files of tables, and what answers with a table say about it.
+"""Routes that give clients access to the files of tables, and the fields about this access in responses that contain a
+table.
 
 A client asks for access by the header `X-Iceberg-Access-Delegation`. The answers of a server with settings for the
 table's storage (`storage.settings`) then contain temporary credentials, or say that the server signs requests. Both are
@@ -92,7 +93,7 @@ class Loaded(NamedTuple):
 
 
 class Delegation(NamedTuple):
-    """What the answer with a table says about access to its files."""
+    """The fields about access to a table's files in the response that contains the table."""
 
     config: dict[str, str]
     credentials: Sequence[Mapping[str, Any]] = ()
@@ -123,8 +124,8 @@ def wanted(request: Request) -> list[str]:
 
 
 def delegation(catalog: Catalog, request: Request, loaded: Loaded) -> Delegation | None:
-    """Return what the answer with a table says about access to its files. Return None if the caller does not ask for
-    access, or gets none.
+    """Return the fields about access to a table's files for the response that contains the table. Return None if the
+    caller does not ask for access, or gets none.
 
     Raises:
         TryAgainError, ForbiddenError: temporary credentials cannot be obtained.
@@ -170,10 +171,11 @@ def delegation_of_staged(
 
 
 def _path_of(catalog: Catalog, request: Request, loaded: Loaded) -> str:
-    """Return the path of a table, with the prefix and the escapes that the client has used.
+    """Return the URL path of a table, with the prefix and the escaping that the client used in its request.
 
     Args:
-        request: loads the table, or creates or registers it in the namespace that its path names.
+        request: a request that loads the table, or a request that creates or registers it in the namespace in the
+            request's path.
     """
     path = request.path.strip("/")
     if "table" in request.params:
@@ -188,8 +190,8 @@ def _place(catalog: Catalog, request: Request, loaded: Loaded) -> Place:
     """Return the storage of a table.
 
     Raises:
-        ForbiddenError: the caller may neither read nor write the table's data, or another table owns a location that
-            overlaps or may do so, because the catalog shares locations.
+        ForbiddenError: the caller may neither read nor write the table's data, another table owns an overlapping
+            location, or the catalog allows shared locations, so that another table may own one.
         UnsupportedOperationError: this server hands out no access to the table; the message says why.
     """
     session = cast("Serving", request.session)
@@ -209,8 +211,8 @@ def _place(catalog: Catalog, request: Request, loaded: Loaded) -> Place:
 
 def _require_sole_owner(catalog: Catalog, loaded: Loaded, prefixes: Sequence[Prefix]) -> None:
     """Check that no other table owns the locations of a table: neither in the state of the request, nor in the newest
-    state of its branch or of the branch main. Otherwise a table in the past or on a branch, whose location was taken by
-    another table since, would give access to the other table's files.
+    state of its branch or of the branch main. Otherwise, a table in the past or on a branch would give access to the
+    files of another table that has taken over its location since then.
 
     An older table that only uses a location, such as an imported one, counts as well. A newer one does not: its
     metadata file can name any location.
@@ -233,7 +235,8 @@ def _require_sole_owner(catalog: Catalog, loaded: Loaded, prefixes: Sequence[Pre
 
 
 def _is_taken(state: State, place: tuple[str, ...], entity_id: int) -> bool:
-    """Whether another table or view owns a location that overlaps `place`, or an older one uses it.
+    """Whether another table or view owns a location that overlaps `place`, or an older table or view uses such a
+    location.
 
     Args:
         entity_id: entity id of the table; 0 if its creation is staged.
@@ -272,7 +275,7 @@ def _rights(session: Serving, catalog: Catalog, request: Request, loaded: Loaded
 
 
 def _described(storage: Storage) -> dict[str, str]:
-    """Return the properties by which clients find a storage."""
+    """Return the properties with which clients connect to a storage."""
     found = {"client.region": storage.region}
     if storage.endpoint is not None:
         found["s3.endpoint"] = storage.endpoint
@@ -299,9 +302,9 @@ def _vended(request: Request, place: Place, path: str) -> Delegation:
 
 
 def _signer(storage: Storage, path: str, loaded: Loaded) -> Delegation:
-    """Return the properties by which clients find the route that signs requests: those of Iceberg's Java client, and
-    those of pyiceberg. For a table whose creation is staged, the requests to sign also name its location: newer clients
-    send properties, and others use the URL that they were given."""
+    """Return the properties that tell clients the route that signs requests, for Iceberg's Java client and for
+    pyiceberg. If the creation of the table is staged, the requests to the route must also contain the table's location:
+    newer clients send it as a property, and others as a part of the URL that they were given."""
     query = "" if loaded.entity_id else f"?{LOCATION}={quote(loaded.location, safe='')}"
     config = {
         **_described(storage),
@@ -323,8 +326,8 @@ def _table(catalog: Catalog, request: Request) -> Loaded:
 
 
 def _staged(catalog: Catalog, request: Request, location: str) -> Loaded:
-    """Return a table whose creation is staged. Nothing of it is stored, so the location is checked as if the table were
-    created there now.
+    """Return a table whose creation is staged. Nothing about the table is stored, so the location is checked as if the
+    table were created there now.
 
     Raises:
         ForbiddenError: the caller may not create a table there.

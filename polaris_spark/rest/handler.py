@@ -107,8 +107,8 @@ def handle(
 def _resolved(
     catalog: Catalog, match: Match, state: str, body: str | None, *, hides_names: bool
 ) -> tuple[Catalog, Mapping[str, str], str | None]:
-    """Resolve the state of the catalog that a request means: by its header, by the prefix of its path, or by names such
-    as `t@dev` in its path and body.
+    """Find the state of the catalog to which a request refers: by its header, by the prefix of its path, or by names
+    such as `t@dev` in its path and body.
 
     Args:
         state: the state in the header; empty if there is none.
@@ -127,7 +127,7 @@ def _resolved(
     begun = found = catalog_at(catalog, state) if state else catalog
     params = match.params
     name = params.get("table") or params.get("view") or ""
-    if STATE in name:
+    if STATE in name and "namespace" in params:  # else it is the id of a table
         found, plain = _at_named_state(begun, namespace_in(params["namespace"]), name)
         params = {key: plain if value == name else value for key, value in params.items()}
     if body and STATE in body and match.template in _NAMES_IN_BODY:
@@ -137,7 +137,8 @@ def _resolved(
 
 def _at_named_state(catalog: Catalog, namespace: tuple[str, ...], name: str) -> tuple[Catalog, str]:
     """Resolve the name `t@dev` of a table or view, which means `t` in the state `dev` (`catalog.branches.states`). If a
-    table or view has the whole name `t@dev`, or the text after `@` means no state, the name stays as it is.
+    table or view has the whole name `t@dev`, or the text after `@` is not the name of a state, the name stays
+    unchanged.
 
     Returns:
         the catalog in the state, and the name without the state.
@@ -168,12 +169,12 @@ _NAMES_IN_BODY = frozenset((_TABLE_OF_PATH, _VIEW_OF_PATH, *_RENAMES, *_CREATION
 def _at_state_in_body(
     begun: Catalog, catalog: Catalog, params: Mapping[str, str], body: str
 ) -> tuple[Catalog, str]:
-    """Resolve the names of tables and views in a body, such as `t@dev`. The new name of a rename is in the same state
-    as the old name, unless the new name names a state.
+    """Resolve the names of tables and views in a body, such as `t@dev`. In a rename, the new name is in the same state
+    as the old name, unless it contains a state of its own.
 
     Args:
-        begun: the catalog in the state that the request means without these names.
-        catalog: the catalog in the state that the name in the path means.
+        begun: the catalog in the state to which the header or the prefix refers.
+        catalog: the catalog in the state to which the name in the path refers.
     Returns:
         the catalog in the state of all names, and the body with names without states.
     Raises:
@@ -198,8 +199,9 @@ def _at_state_in_body(
 
 
 def _named(body: Any, params: Mapping[str, str]) -> Iterator[tuple[dict[str, Any], tuple[str, ...], bool]]:
-    """Yield the parts of a body that name a table or view, its namespace, and whether it is in the state of the
-    preceding names if it names no state itself. Parts of another form are left out; the route reports them."""
+    """Yield the parts of a body that name a table or view. With each part, yield its namespace, and whether a name
+    without a state is in the same state as the preceding names. Malformed parts are left out, because the route reports
+    them."""
     if not isinstance(body, dict):
         return
     changes = body.get("table-changes")

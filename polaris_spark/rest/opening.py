@@ -1,4 +1,4 @@
-"""Opens a catalog: the store, the login, the catalog's row and its branch become a `Session`."""
+"""Opening a catalog: open the store, log in, find the catalog and its branch, and return a `Session`."""
 
 from __future__ import annotations
 
@@ -242,8 +242,8 @@ class SessionPrincipal(NamedTuple):
 
 
 def logged_in(properties: Properties, access: AccessControl, claimed: str) -> SessionPrincipal:
-    """Return the principal of a session. If the realm has access control, it is the one of the credentials or token;
-    otherwise, the one that the configuration names.
+    """Return the principal of a session: the principal of the credentials or token if the realm has access control;
+    otherwise, the principal that the configuration names.
 
     Raises:
         NotAuthorizedError: the realm has access control, and there are neither credentials nor a token, or they are
@@ -283,7 +283,7 @@ releases, so that processes of different releases do not apply each other's requ
 
 
 def _settings(properties: Properties, row: CatalogRow, context: Context) -> bytes:
-    """Return the hash of everything in this process that decides what a change of the catalog does."""
+    """Return a hash of all settings of this process that determine the result of a change of the catalog."""
     return hash_of(
         _RULES,
         row.name,

@@ -124,8 +124,8 @@ class Permissions:
         return delegated.may(LISTS.get(privilege, privilege), securable)
 
     def _securable(self, entities: Sequence[int], chain: Sequence[bytes], *listed: CommitReader) -> Securable:
-        """Return the names of the first of some entities that exists; if none exists, those of the branch, catalog or
-        realm in a chain.
+        """Return the names of the first of the entities that exists. If none exists, return the names of the branch,
+        catalog or realm in the chain.
 
         Args:
             listed: the commit that a list shows, if it shows one.
@@ -162,7 +162,7 @@ class Permissions:
         return owners_of(self.newest, place.entities)
 
     def sees(self, named: Named, place: Place) -> bool:
-        """Whether the principal may know that a name exists."""
+        """Whether the principal may know that an entity with this name exists."""
         if not place.exists and place.view is None:
             return False
         if self.may(_SEES[named.kind], place):
@@ -171,7 +171,8 @@ class Permissions:
 
     @property
     def ways(self) -> set[tuple[str, ...]]:
-        """All namespaces that contain an entity of the catalog on which the principal's roles hold a privilege."""
+        """All namespaces that contain an entity on which the principal's roles hold a privilege, directly or in nested
+        namespaces."""
         if self._ways is None:
             self._ways = paths_to(self.head, self.subject.entities(self.catalog.row.entity_id))
         return self._ways
@@ -211,7 +212,7 @@ class Permissions:
         return securables.entity(self.catalog.row.entity_id, id)
 
     def require(self, privilege: str, named: Named) -> None:
-        """Refuse what a principal may not do with a namespace, table or view.
+        """Raise an error if the principal lacks a privilege on a namespace, table or view.
 
         Raises:
             ForbiddenError: the principal sees the name, but lacks the privilege.
@@ -291,7 +292,7 @@ def knows_catalog(rules: Rules, subject: Subject, catalog: CatalogRow) -> bool:
 
 
 def known_catalogs(rules: Rules, subject: Subject, catalogs: Sequence[CatalogRow]) -> list[bool]:
-    """Return for each of some catalogs whether a principal may know that it exists."""
+    """Return, for each of the given catalogs, whether a principal may know that the catalog exists."""
     if subject.delegated is None or subject.manages_access:
         return [knows_catalog(rules, subject, one) for one in catalogs]
     return subject.delegated.which("CATALOG_LIST", [Securable("catalog", one.name) for one in catalogs])
@@ -321,12 +322,12 @@ _READS_STORAGE = frozenset({"TABLE_READ_PROPERTIES", "TABLE_READ_DATA", "TABLE_L
 
 
 def _of_storage(privilege: str) -> bool:
-    """Whether a principal that may load a materialized view has a privilege on its storage table."""
+    """Whether a principal that may load a materialized view has this privilege on the view's storage table."""
     return privilege in _READS_STORAGE
 
 
 class Filter(NamedTuple):
-    """The result of a check."""
+    """The result of a successful check: which entries of a list the principal may see."""
 
     keep: Callable[[CommitReader, Sequence[tuple[bytes, int]]], Sequence[bool]] | None
     """Chooses what a list shows; None for everything."""
@@ -335,7 +336,7 @@ class Filter(NamedTuple):
 def check(
     permissions: Permissions, needs: Needs, asked: Asked, parts: Callable[[Any], list[tuple[Needs, Asked]]]
 ) -> Filter:
-    """Refuse a request unless all its needs are fulfilled.
+    """Raise an error unless the principal has all privileges that a request needs.
 
     Args:
         needs: what the request needs.
@@ -383,7 +384,9 @@ def require_through(permissions: Permissions, privilege: str, named: Named, text
     if not permissions.may("VIEW_READ_PROPERTIES", permissions.place(Named(*views[0], VIEW))):
         raise permissions.refusal(privilege, named, place)
     if catalog.branch != MAIN or catalog.is_fixed:
-        raise refused(views[0], f"only the newest state of the branch {MAIN} is read through views")
+        raise refused(
+            views[0], f"tables can be read through views only in the newest state of the branch {MAIN}"
+        )
     state = reading_state(permissions.head)
     chain = [Named(*view, VIEW) for view in views[1:]] + [named]
     for view, following in zip(views, chain, strict=True):
@@ -484,8 +487,8 @@ _LISTED_KIND = {On.LISTED: NAMESPACE, On.LISTED_TABLES: TABLE, On.LISTED_VIEWS: 
 
 
 def _may_list(permissions: Permissions, need: Need, asked: Asked) -> bool:
-    """Return whether the principal may see all entities of a list. This is so if it holds a privilege for their kind on
-    the container or above.
+    """Return whether the principal may see all entities of a list. This is the case if it holds a privilege for
+    entities of this kind on the container, or on something that contains the container.
 
     Raises:
         NoSuchNamespaceError: the principal does not see the namespace that is listed.

@@ -120,7 +120,7 @@ class NotModified(Response):
 
 
 class PendingResponse(Response):
-    """The response to a request that waits for a commit (long polling), as it is if no commit comes in time.
+    """The response to a request that waits for a commit (long polling). It is sent if no commit comes in time.
 
     The handler does not wait, because each transport waits in its own way: a session in the caller's thread, and the
     server without a thread. When the head has changed, the transport repeats the request with `query`.

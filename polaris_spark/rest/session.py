@@ -39,7 +39,7 @@ class Resource(Protocol):
         """Stop this object from using the session's store."""
 
     def is_busy(self) -> bool:
-        """Whether closing this object now would end something that a client has begun."""
+        """Whether closing this object now would abort something that a client has begun."""
 
 
 A = TypeVar("A", bound=Resource)
@@ -79,6 +79,9 @@ class Session:
         self.access = access
         self.roles = roles
         self.is_verified = is_verified
+        self.is_operator = False
+        """Whether the session acts by the rights of the operator of the store, which access control does not limit. Set
+        only by a worker, for jobs that policies require."""
         self.secret: int | None = None
         """As `Caller.secret`."""
         self.connection = connection
@@ -137,7 +140,8 @@ class Session:
         )
 
     def _wait(self, answer: Response, repeat: Callable[[Mapping[str, str]], Response]) -> Response:
-        """Wait in this thread until a request gets another response than a pending one, or its time is over.
+        """Wait in this thread. Repeat a request after each commit until its response is not pending, and return this
+        response. If the wait time ends first, return the last pending response.
 
         Raises:
             InputError: this session was closed.
@@ -155,11 +159,10 @@ class Session:
         return answer
 
     def _stamp(self) -> object:
-        """Return an object. A different object than before means that the permissions of the session's principal may
-        have changed.
+        """Return an object that is the same as long as the permissions of the session's principal cannot have changed.
 
         Raises:
-            RealmStateError: the realm no longer serves.
+            RealmStateError: the realm can no longer be used.
         """
         self.serving.require()
         rules = self.access.rules()
@@ -190,7 +193,8 @@ class Session:
         Args:
             roles: names of the principal roles that the new session uses. None: the roles of this session if the
                 principal is the same, otherwise all roles of the principal.
-            is_verified: whether the principal has logged in; None if it has in this session and stays the same.
+            is_verified: whether the principal has logged in. None: the same as in this session if the principal is the
+                same, otherwise False.
         The returned session is closed when this session is closed, and only then.
         """
         found = Session(
@@ -215,7 +219,7 @@ class Session:
         return found
 
     def _share(self, other: Session) -> None:
-        """Use the resources of another session, and be closed with it."""
+        """Use the resources of another session. This session is closed together with that session."""
         self._resources, self._closed, self._closing = other._resources, other._closed, other._closing
         self._shares = True
 
@@ -314,7 +318,7 @@ class Session:
             NotAuthorizedError: the principal is not active.
         """
         rules = self.access.rules()
-        if rules is None:
+        if rules is None or self.is_operator:
             return None
         self.require_verified()
         now = self.connection.clock.now_ms()
@@ -400,7 +404,7 @@ class TransactionSession(Session):
         self._begun = begun
 
     def savepoint(self, name: str) -> None:
-        """Set a savepoint. An earlier one of the same name is hidden.
+        """Set a savepoint. It hides an earlier savepoint of the same name.
 
         Raises:
             NotFoundError: the transaction has ended.

@@ -418,7 +418,7 @@ _OVERWRITES = When("if a table may be replaced", lambda asked: bool(asked.body.o
 
 
 def commit_needs(table: On, namespace: On) -> Needs:
-    """Return the needs of changes of tables.
+    """Return the privileges that changes of tables need.
 
     Args:
         table: how the request names a table.

@@ -34,8 +34,8 @@ _CHANGES = Router(
 def commit_transaction(catalog: Catalog, request: Request) -> Response:
     """Answer `POST transactions/commit`: commit changes of tables, and further requests, atomically.
 
-    All log entries of the transaction have its id. If the client gave none, it gets one here: without it, transactions
-    that one commit of the branch contains could not be told apart.
+    All log entries of the transaction have its id. If the client sent no id, the transaction gets an id here: without
+    ids, transactions that are in the same commit of the branch could not be distinguished.
     """
     body = messages.decode(request.body, messages.CommitTransactionRequest)
     commits = [_table_commit(change) for change in body.table_changes]
@@ -72,7 +72,7 @@ def _part(request: Request, part: messages.TransactionRequest) -> tuple[Route, R
     """Return the route of a request within a transaction, and the request with the caller of the transaction."""
     match = _CHANGES.find(part.method, part.path)
     if match.prefix is not None:
-        raise BadRequestError("its path has a prefix; leave it out")
+        raise BadRequestError("the path of the request has a prefix; leave the prefix out")
     headers = {name: text for name, text in request.headers.items() if name != "idempotency-key"}
     made = request._replace(
         method=part.method,
@@ -110,8 +110,8 @@ def _numbered(number: int, method: str, path: str) -> Iterator[None]:
 
 
 def _refuse_state(catalog: Catalog, request: Request) -> None:
-    """Refuse a new name that has the form `t@dev` and hence means another state. By itself, the request would change
-    this state; a transaction changes one state.
+    """Refuse a request that gives a table or view a new name of the form `t@dev`, if the state `dev` exists. Outside of
+    a transaction, such a request changes the state `dev`. But all requests of a transaction must change the same state.
 
     Raises:
         BadRequestError: the body has such a name.
@@ -129,7 +129,7 @@ def _refuse_state(catalog: Catalog, request: Request) -> None:
         with contextlib.suppress(NotFoundError):
             catalog_at(catalog, state)
             raise BadRequestError(
-                f"the name {name!r} means the state {state!r}, but all requests of a transaction change one state; "
+                f"the name {name!r} refers to the state {state!r}, but all requests of a transaction change one state; "
                 "name it in the header Polaris-State or in the prefix of transactions/commit"
             )
 

@@ -155,7 +155,8 @@ class Protocol:
             return realm.name.label
 
     async def _check_serving(self, catalogs: ServedCatalogs, caller: Caller) -> None:
-        """Check, for a request that the handler does not answer, that a realm of many is still served.
+        """Check that a realm of a server of many realms is still served. This is for requests that the handler does not
+        answer.
 
         Raises:
             PolarisError: as for `_require_serving`.
@@ -304,7 +305,7 @@ NOT_SERVED = "this server does not serve the realm"
 
 
 def not_served(caller: Caller) -> PolarisError:
-    """Return the error for a realm that can no longer be used. It is the one for a realm that never existed."""
+    """Return the error for a realm that can no longer be used: the same error as for a realm that never existed."""
     return NotAuthorizedError(REFUSED) if caller.is_verified else NotFoundError(NOT_SERVED)
 
 

@@ -57,7 +57,7 @@ class Authentication:
         Args:
             authenticators: authenticators, in the order in which they are asked.
             threads: threads that verify tokens.
-            memory: what the server remembers of logins.
+            memory: the failed and verified logins that the server remembers.
             realm: the realm to which callers log in.
             admit: function that raises `NotAuthorizedError` if a principal may not log in, even with a valid token.
             is_served: function that returns whether the realm can still be used. It may read the database.
@@ -112,7 +112,10 @@ class Authentication:
         Raises:
             TooManyRequestsError: too many attempts have failed; try again later.
         """
-        wait = self.memory.addresses.wait_seconds((self.realm.name, address))
+        wait = max(
+            self.memory.addresses.wait_seconds((self.realm.name, address)),
+            self.memory.everywhere.wait_seconds(address),
+        )
         if wait:
             self.limited(method)
             raise TooManyRequestsError(
@@ -120,12 +123,13 @@ class Authentication:
             )
 
     def limited(self, method: str) -> None:
-        """Count a login that was refused because too many logins failed before it."""
+        """Count a login that was refused because too many earlier logins had failed."""
         self._metrics.login(method, "limited", self.realm.label)
 
     def failed(self, address: str, method: str, reason: str, **more: str | None) -> None:
         """Count and log a refused login."""
         self.memory.addresses.fail((self.realm.name, address))
+        self.memory.everywhere.fail(address)
         self._metrics.login(method, "refused", self.realm.label)
         log.warning(
             "login refused: %s", described(method, address, reason=reason, realm=self.realm.logged, **more)
@@ -161,16 +165,19 @@ class Authentication:
         return login
 
     def _ask(self, token: str) -> Login:
-        if len(token) <= MAX_TOKEN and self.is_served():
-            for one in self._authenticators:
-                login = one.authenticate(token)
-                if login is not None:
-                    self._admit(login)
-                    return login
-        raise NotAuthorizedError("this server does not accept this kind of token")
+        if len(token) > MAX_TOKEN:
+            raise NotAuthorizedError(f"the token has more than {MAX_TOKEN} characters")
+        if not self.is_served():
+            raise NotAuthorizedError("this server does not serve the realm")
+        for one in self._authenticators:
+            login = one.authenticate(token)
+            if login is not None:
+                self._admit(login)
+                return login
+        raise NotAuthorizedError("no authenticator of this server knows this kind of token")
 
     def key(self, secret: str) -> str:
-        """Return the key of a token or secret in what the server remembers."""
+        """Return the key under which the server remembers a token or secret."""
         return f"{self.realm.key}\0{secret}"
 
 

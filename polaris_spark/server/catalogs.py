@@ -37,12 +37,12 @@ class _Opened(NamedTuple):
 
 
 class ServedCatalogs:
-    """All catalogs of the realm of an open session. The session's catalog is the default catalog. Each other catalog is
-    opened when a client first requests it.
+    """All catalogs of one realm. The catalog of the given session is the default catalog. Every other catalog is opened
+    when a client first requests it.
 
     Sessions are found by the entity id of their catalog, and names are read from the store at most `NAMES_MS` ago. So a
-    name means the catalog that has it, also after renames and drops. If the default catalog was dropped, the catalog
-    that has its name now is the default catalog.
+    name refers to the catalog that has this name now, even after renames and drops. If the default catalog was dropped,
+    the catalog that has its name now is the default catalog.
 
     All catalogs are restricted: locations that clients give must lie below the catalog's warehouse or below an allowed
     location. Thread-safe. `close` closes all sessions, including the given one.
@@ -145,7 +145,8 @@ class ServedCatalogs:
         self.default.catalog.head()
 
     def is_busy(self) -> bool:
-        """Whether closing the sessions now would end something that a client has begun, such as a run."""
+        """Whether closing the sessions now would abort something that a client has begun, such as a run of a
+        procedure."""
         return any(one.session.is_busy() for one in list(self._opened.values()))
 
     def close(self) -> None:

@@ -24,6 +24,9 @@ V = TypeVar("V")
 KEPT_SECONDS: Final = 1.0
 """Time for which a verified token is cached. A revoked token can be accepted for this time plus the time of the
 property `access-refresh`."""
+REALMS_PER_ADDRESS: Final = 10
+"""Number of realms in which one address may reach the maximum number of failed logins. Then the address is refused in
+all realms, so a client that invents names of realms does not avoid the limit."""
 FAILURES_PER_CLIENT: Final = 10
 """Maximum number of failed logins with one client id per minute."""
 VERIFIED_SECONDS: Final = 60.0
@@ -37,8 +40,8 @@ _SECRETS_WAITING: Final = 64
 
 
 class Verifications:
-    """Threads that verify tokens or secrets, so that slow or many logins do not hinder other requests. Only the thread
-    of the event loop may use it."""
+    """Threads that verify tokens or secrets, so that slow logins, or many of them, do not delay other requests. Only
+    the thread of the event loop may use it."""
 
     def __init__(self, threads: int, most: int, name: str) -> None:
         """
@@ -87,13 +90,18 @@ class LoginMemory:
     """What a server remembers of logins, for all its realms: failures, and verified tokens and secrets. Each key begins
     with a realm, so no realm affects the logins of another one, and nothing is forgotten when a realm is closed."""
 
-    def __init__(self, failures_per_address: int) -> None:
+    def __init__(self, failures_per_address: int, everywhere: FailureLimit | None = None) -> None:
         """
         Args:
             failures_per_address: maximum number of failed attempts per minute, in one realm, from one IPv4 address or
                 one IPv6 network of 64 bits; 0 for no limit.
+            everywhere: limits the failed attempts from an address in all realms together, whether they exist or not;
+                None for a limit of this memory, which allows `REALMS_PER_ADDRESS` times as many as one realm.
         """
         self.addresses = FailureLimit(failures_per_address, 60.0)
+        if everywhere is None:
+            everywhere = FailureLimit(failures_per_address * REALMS_PER_ADDRESS, 60.0)
+        self.everywhere = everywhere
         self.clients = FailureLimit(FAILURES_PER_CLIENT, 60.0)
         self.tokens: Remembered[Any] = Remembered(KEPT_SECONDS)
         self.secrets: Remembered[Any] = Remembered(VERIFIED_SECONDS)
@@ -118,26 +126,34 @@ class FailureLimit:
         self._interval = per_seconds / most if most else 0.0
         self._clock = clock
         self._keys = keys
-        self._full_at: OrderedDict[Hashable, float] = OrderedDict()
+        self._full_at: OrderedDict[bytes, float] = OrderedDict()
         """For each key, the time at which all its failures will be forgotten."""
         self._guard = threading.Lock()
+        self._secret = secrets.token_bytes(32)
+
+    def _digest(self, key: Hashable) -> bytes:
+        """Return what is remembered of a key, so that clients do not choose its size."""
+        text = repr(key).encode(errors="surrogatepass")
+        return hashlib.blake2b(text, digest_size=16, key=self._secret).digest()
 
     def wait_seconds(self, key: Hashable) -> int:
         """Return for how many seconds the attempts of a key are refused; 0 if they are allowed."""
         if not self._most:
             return 0
         with self._guard:
-            left = self._full_at.get(key, 0.0) - self._clock() - (self._most - 1) * self._interval
+            left = (
+                self._full_at.get(self._digest(key), 0.0) - self._clock() - (self._most - 1) * self._interval
+            )
         return max(0, math.ceil(left)) if left > 1e-9 else 0
 
     def fail(self, key: Hashable) -> None:
         """Count a failed attempt."""
         if not self._most:
             return
-        now = self._clock()
+        now, digest = self._clock(), self._digest(key)
         with self._guard:
-            until = max(self._full_at.pop(key, now), now) + self._interval
-            self._full_at[key] = min(until, now + self._most * self._interval)
+            until = max(self._full_at.pop(digest, now), now) + self._interval
+            self._full_at[digest] = min(until, now + self._most * self._interval)
             if len(self._full_at) > self._keys:
                 self._full_at.popitem(last=False)
 
@@ -146,8 +162,8 @@ class FailureLimit:
 
 
 class Remembered(Generic[V]):
-    """Values by secret, for a short time. Only a keyed hash of each secret is in memory, with a key of this process.
-    Thread-safe, and bounded in size."""
+    """A cache from secrets to values, each kept for a short time. Only a keyed hash of each secret is in memory, with a
+    key of this process. Thread-safe, and bounded in size."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic, most: int = KEYS) -> None:
         """

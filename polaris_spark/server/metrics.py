@@ -83,7 +83,7 @@ class Metrics:
             route: path template of the request's route; None if no route matches.
             status: status of the response.
             seconds: time from the request's headers to the response, in seconds.
-            realm: the realm, if the server serves many and serves this one.
+            realm: the realm, if the server serves many realms and this is one of them.
         """
         if realm is not None:
             self._by_realm[0].labels(self._label(realm), f"{status // 100}xx").inc()
@@ -95,7 +95,8 @@ class Metrics:
             self._changes.labels(outcome).inc()
 
     def login(self, method: str, outcome: str, realm: str | None = None) -> None:
-        """Record a login or a refused one. The realm is given if the server serves many and serves this one."""
+        """Record a login, accepted or refused. `realm` is given if the server serves many realms and this is one of
+        them."""
         if realm is not None:
             self._by_realm[1].labels(self._label(realm), outcome).inc()
         self._logins.labels(method if method in METHODS else "other", outcome).inc()

@@ -82,7 +82,7 @@ class _Client(NamedTuple):
 
 
 class _Verified(NamedTuple):
-    """A secret that was verified, and the secrets of its principal at that time."""
+    """A secret that was verified, and all secrets that its principal had at that time."""
 
     principal: int
     secrets: tuple[HashedSecret, ...]
@@ -105,8 +105,8 @@ class TokenEndpoint:
         Args:
             references: references of the realm; None if the realm is not served.
             issuer: issuer of the realm's tokens; None if the realm is not served.
-            is_discreet: whether a realm without access control refuses all credentials as wrong ones, so that the
-                answer does not reveal that it exists.
+            is_discreet: whether a realm without access control refuses all credentials as if they were wrong, so that
+                the response does not reveal that the realm exists.
         """
         self._references = references
         self._issuer = issuer
@@ -356,9 +356,9 @@ class TokenEndpoint:
 def _narrowed(
     asked: frozenset[str] | None, given: frozenset[str] | None, assigned: frozenset[str]
 ) -> frozenset[str] | None:
-    """Return the roles of a new token; None for all roles of the principal. If it is issued in exchange for another
-    token, it never has more roles than that one. Roles of the other token that the principal no longer has are left
-    out.
+    """Return the roles of a new token; None for all roles of the principal. A token that is issued in exchange for
+    another token never has more roles than the other token. Roles of the other token that the principal no longer has
+    are left out.
 
     Args:
         asked: the roles that the request asks for; None if it names none.

@@ -54,7 +54,7 @@ _MAX_ROLES: Final = 1_000
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab", kw_only=True):
-    """Settings of one issuer, as the file of `--authentication` gives them."""
+    """Settings of one issuer, read from the file of the option `--authentication`."""
 
     issuer: str
     """The claim `iss` of the issuer's tokens, which is also the base of its discovery document's URL."""
@@ -214,7 +214,8 @@ class _Keys:
         return self._known(id, algorithm)
 
     def _waited(self) -> bool:
-        """Wait for the guard, but not for a fetch that is slow. Return whether this thread has the guard now."""
+        """Wait for the lock `guard`, but not as long as a slow fetch takes. Return whether this thread now holds the
+        lock."""
         while True:
             since = self._fetching_since
             if since is not None and self._elapsed() - since >= WAIT_SECONDS:

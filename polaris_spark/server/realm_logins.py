@@ -14,8 +14,8 @@ from polaris_spark.server.logins import Login
 class RealmLogins:
     """Accepts the tokens that the servers of a realm issue. Thread-safe.
 
-    If rules that were read some time ago refuse a login, the newest rules check it again. So all servers accept a token
-    at once, even if its key or its principal is new.
+    If cached rules refuse a login, the login is checked again with the newest rules. So all servers accept a token at
+    once, even if its key or its principal is new.
     """
 
     def __init__(self, realm: str, access: AccessControl, clock: Clock) -> None:
@@ -24,7 +24,7 @@ class RealmLogins:
         self._clock = clock
 
     def authenticate(self, token: str) -> Login | None:
-        """Return the login of a token that a server of the realm issued; None if it is another token.
+        """Return the login of a token that a server of the realm issued; None if something else issued the token.
 
         Raises:
             NotAuthorizedError: the token is not accepted.

@@ -46,7 +46,8 @@ class RealmNames(NamedTuple):
         """Return the realm that a request names, and the request without the beginning of the path that names it.
 
         Raises:
-            BadRequestError: the request names no realm and there is no default, it names two, or a name is malformed.
+            BadRequestError: the request names no realm and there is no default, the request names two realms, or a name
+                is malformed.
         """
         request = Request(scope)
         given = request.headers.getlist(HEADER)

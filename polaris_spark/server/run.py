@@ -167,7 +167,7 @@ def serve(catalogs: ServedCatalogs, endpoint: Endpoint, announce: Callable[[str]
 
 
 class ManySettings(NamedTuple):
-    """The realms of a server of many realms."""
+    """Settings of a server of many realms: which realms it serves, how it opens them, and how requests name them."""
 
     open: Callable[[str], ServedCatalogs]
     """Opens the realm with a name. Called in several threads."""
@@ -397,7 +397,7 @@ class BoundedServer(uvicorn.Server):
         return len(self.server_state.tasks) - sum(one.answering for one in self.connections)
 
     async def _ends(self, under_way: Callable[[], int], seconds: float) -> None:
-        """Wait until `under_way` returns 0, but at most `seconds` seconds. A second Ctrl-C ends the wait."""
+        """Wait until `under_way` returns 0, but no longer than `seconds` seconds. A second Ctrl-C ends the wait."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while under_way() and loop.time() < until and not self.force_exit:

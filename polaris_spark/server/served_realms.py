@@ -54,7 +54,7 @@ class Issuing(NamedTuple):
 
 
 class ServedRealm(NamedTuple):
-    """A realm of a server, as one request uses it."""
+    """A realm of a server, and its authentication, for the use of one request."""
 
     name: RealmName
     catalogs: ServedCatalogs | None
@@ -90,9 +90,9 @@ class Logins:
         self._has_many_realms = has_many_realms
         self._threads = VerifyingThreads()
         self._memory = LoginMemory(failures_per_address)
-        self._memory_of_missing = LoginMemory(failures_per_address)
+        self._memory_of_missing = LoginMemory(failures_per_address, self._memory.everywhere)
         """Failed logins to realms that are not served. One memory serves all such names, because a client can invent
-        any number of them."""
+        any number of them. Failures of an address in all realms are counted together as well."""
 
     def realm(self, catalogs: ServedCatalogs) -> ServedRealm:
         """Return an open realm with its authentication."""
@@ -200,10 +200,10 @@ class ManyRealms:
     used least recently is closed, unless requests, runs or transactions still use it. For the thread of the event loop
     only, except `check` and `close`.
 
-    A realm that does not exist, is not ACTIVE, has no catalog, is damaged, was made by a newer release or may not be
-    served, is missing for clients. Whether an open realm is still ACTIVE is checked by its requests, in the threads
-    where they are handled or their tokens are verified, so this costs no further switch of threads. After a check that
-    failed, the next request opens the realm again.
+    To clients, a realm that cannot be served looks like a realm that does not exist: a realm that is not ACTIVE, has no
+    catalog, is damaged, was made by a newer release, or is not among the realms to serve. Whether an open realm is
+    still ACTIVE is checked by its requests, in the threads where they are handled or their tokens are verified, so this
+    costs no further switch of threads. After a check that failed, the next request opens the realm again.
     """
 
     def __init__(
@@ -363,7 +363,9 @@ class ManyRealms:
             # The realm may have been refused when it was open before.
             catalogs.session.serving.require()
             if self._needs_no_token and catalogs.session.access.is_on:
-                raise InputError("it has access control, so --insecure does not serve it")
+                raise InputError(
+                    "the realm has access control, so a server with --insecure does not serve it"
+                )
         except BaseException:
             catalogs.close()
             raise

@@ -57,7 +57,8 @@ class Waits:
         pending: PendingResponse,
         repeat: Callable[[PendingResponse], Awaitable[Response | PendingResponse]],
     ) -> Response | PendingResponse:
-        """Wait until a request gets another answer than a pending one, its time is over, or the server stops.
+        """Repeat a request after each commit until its answer is not pending, and return this answer. If the wait time
+        ends or the server stops first, return the last pending answer.
 
         Args:
             request: a request whose body was read.

@@ -163,7 +163,8 @@ def starting(store: ObjectStore, followed: Followed, start: str | AsOf) -> Posit
 
 
 def verify(store: ObjectStore, followed: Followed, at: Position) -> None:
-    """Check that a position is in the history of the reference's head, and that the log of no commit after it is gone.
+    """Check that a position is in the history of the reference's head, and that the logs of all commits after the
+    position are still stored.
 
     Raises:
         HistoryTrimmedError: the log of a commit after the position is gone.

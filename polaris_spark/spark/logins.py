@@ -1,5 +1,5 @@
-"""The scope of a read of system views. It is what the principal of a session may see, or the principal whose
-credentials are options of the read.
+"""The scope of a read of system views: what the reading principal may see. This is the principal of the session, or the
+principal whose credentials are given as options of the read.
 
 Modules of access control are imported only for realms that have it, because importing them takes long."""
 
@@ -52,7 +52,7 @@ class Login:
         """Return what the principal may see in a view.
 
         Args:
-            shown: the declaration of the view (`SystemView.shown`).
+            shown: the privileges with which a principal may see a row of the view (`SystemView.shown`).
         Raises:
             NotAuthorizedError: the realm has access control, and the credentials are missing or wrong.
         """
@@ -98,7 +98,7 @@ def granted_to(
 
     Args:
         realm: instance id of the realm.
-        shown: the declaration of the view (`SystemView.shown`).
+        shown: the privileges with which a principal may see a row of the view (`SystemView.shown`).
         catalogs: all catalogs of the realm.
         head: returns the newest commit of the branch `main` of a catalog.
     """

@@ -43,7 +43,7 @@ def begun(store: ReadStore, realm: str) -> Begun | None:
 
 @contextmanager
 def sweeps_told(store: ReadStore, before: Begun | None) -> Iterator[None]:
-    """If the `with` block finds that an object is missing, raise an error that tells the cause.
+    """If an object turns out to be missing in the `with` block, raise an error that says why it is missing.
 
     Args:
         before: the state of the realm before the read was planned.

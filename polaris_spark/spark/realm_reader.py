@@ -48,7 +48,7 @@ class ReadStore:
         self._key = key
 
     def within(self, scope: Scope | None) -> ReadStore:
-        """Return this store for a read by a principal that may see only what is in a scope."""
+        """Return this store, limited to what a principal with the given scope may see."""
         return self if scope is self.scope else ReadStore(self.location, self.backend, self._key, scope)
 
     def realm(self, name: str) -> RealmReader:
@@ -143,7 +143,7 @@ class RealmReader:
         return self._references.head_of(registered)
 
     def catalogs(self) -> list[CatalogRow]:
-        """Return all catalogs that the principal of the read may know, sorted by name."""
+        """Return all catalogs that the reading principal may see, sorted by name."""
         _, head = self.live(CATALOGS)
         found = catalogs_in(self._references.open(head))
         return found if self.scope is None else [one for one in found if self.scope.knows(one.entity_id)]

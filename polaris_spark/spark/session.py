@@ -193,7 +193,8 @@ def _jvm_runs() -> bool:
 
 
 def _without_secret(catalog: str, option: str, text: str) -> str:
-    """Return the value of an option for the JVM's command line. A secret is replaced by `env:NAME`, and stored in NAME.
+    """Return the value of an option for the JVM's command line. A secret is replaced by `env:NAME`, and stored in the
+    environment variable NAME.
 
     Raises:
         InputError: the secret cannot be the value of an environment variable.

@@ -14,7 +14,7 @@ class PlannedStore:
         """
         Args:
             location: location of the store; its secrets are values, not names of environment variables.
-            scope: what the principal of the read may see; None for everything.
+            scope: what the reading principal may see; None if it may see everything.
         """
         self.location = location
         self._scope = scope

@@ -23,7 +23,7 @@ class SparkTransaction:
         self._system = system
 
     def savepoint(self, name: str) -> None:
-        """Set a savepoint. An earlier one of the same name is hidden.
+        """Set a savepoint. It hides an earlier savepoint of the same name.
 
         Raises:
             pyspark.errors.PySparkException: the transaction has ended.

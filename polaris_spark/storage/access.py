@@ -1,4 +1,4 @@
-"""Access to the storage of tables that the clients of a server get."""
+"""The access to the storage of tables that a server gives its clients: credentials and signatures."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ class StorageAccess:
     ) -> dict[str, str]:
         """Check a request to S3, and return the headers that the client must add to it.
 
-        If there is a role, the signature is made with temporary credentials for the prefixes, so that S3 checks the
-        request, too.
+        If `role` is given, the signature is made with temporary credentials that are limited to the prefixes, so that
+        S3 checks the request, too.
 
         Raises:
             BadRequestError: the request is malformed.
-            ForbiddenError: the request is not signed.
+            ForbiddenError: this server does not sign such a request; the message says why.
             TryAgainError: temporary credentials cannot be obtained.
         """
         operation = checked(request, storage, prefixes)

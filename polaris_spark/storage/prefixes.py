@@ -1,4 +1,4 @@
-"""The parts of S3 buckets in which the files of a table lie."""
+"""The folders of S3 buckets that contain the files of a table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from polaris_spark.errors import UnsupportedOperationError
 _SCHEMES: Final = ("s3", "s3a", "s3n")
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _ROUNDS: Final = 3
-"""Number of times that a key is unescaped to find dots, in case a gateway unescapes keys more than once."""
+"""How many times a key is percent-decoded to find dots and backslashes, in case a gateway decodes more than once."""
 
 
 class Prefix(NamedTuple):
@@ -31,20 +31,15 @@ class Prefix(NamedTuple):
 
 
 def is_plain(key: str) -> bool:
-    """Whether every program understands a key of S3 in the same way: no part of it is empty, `.` or `..`, in any number
-    of escapes, and it has no control characters or backslashes. The last part may be empty."""
-    if not key.isprintable() or "\\" in key:
+    """Whether all programs interpret a key of S3 in the same way. The key must have no control characters, and no empty
+    part except the last. It must have no backslashes and no part `.` or `..`, even after it was percent-decoded up to
+    `_ROUNDS` times. Partition values may contain other encoded characters, such as `%2F` and `%0A`."""
+    if not key.isprintable() or not all(key.split("/")[:-1]):
         return False
-    parts = key.split("/")
-    if not all(parts[:-1]):
-        return False
-    for _ in range(_ROUNDS):
-        if any(part in (".", "..") for part in parts):
+    for _ in range(_ROUNDS + 1):
+        if "\\" in key or any(part in (".", "..") for part in key.split("/")):
             return False
         key = unquote(key)
-        if "\\" in key:
-            return False
-        parts = key.split("/")
     return True
 
 

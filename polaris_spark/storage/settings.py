@@ -1,4 +1,5 @@
-"""The settings of storages, as the file of `polaris-spark serve --storages` gives them."""
+"""Settings for the storage of tables, which the command `polaris-spark serve` reads from the file of its option
+`--storages`."""
 
 from __future__ import annotations
 
@@ -81,7 +82,7 @@ class Storage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="k
             InputError: a setting cannot be used.
         """
         if not self.locations:
-            raise InputError("it has no locations; give at least one, such as s3://bucket/path")
+            raise InputError("the storage has no locations; give at least one, such as s3://bucket/path")
         for location in self.locations:
             try:
                 root = segments(location)[0]
@@ -93,10 +94,10 @@ class Storage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="k
             raise InputError(f"the region {self.region!r} is not valid; use one such as eu-central-1")
         if self.role_arn is None and not self.remote_signing:
             raise InputError(
-                "it has neither a role-arn nor remote-signing, so there is nothing to hand out; set one of them"
+                "the storage has no role-arn and no remote-signing, so there is nothing to hand out; set one of them"
             )
         if self.role_arn is None and self.catalog_role_arns:
-            raise InputError("it has catalog-role-arns without a role-arn; set role-arn, too")
+            raise InputError("the storage has catalog-role-arns without a role-arn; set role-arn, too")
         for role in (self.role_arn, *self.catalog_role_arns):
             if role is not None:
                 role_arn("a role", role)
@@ -123,10 +124,12 @@ class Storage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="k
                     f"{name} must be env:NAME, the name of an environment variable, not the key itself"
                 )
         if (self.access_key_id is None) != (self.secret_access_key is None):
-            raise InputError("it has only one of access-key-id and secret-access-key; set both or neither")
+            raise InputError(
+                "the storage has only one of access-key-id and secret-access-key; set both or neither"
+            )
         if self.session_token is not None and self.access_key_id is None:
             raise InputError(
-                "it has a session-token without an access-key-id; set access-key-id and secret-access-key, too"
+                "the storage has a session-token without an access-key-id; set access-key-id and secret-access-key, too"
             )
         self.keys()
 

@@ -88,7 +88,7 @@ def checked(request: SignRequest, storage: Storage, prefixes: Sequence[Prefix]) 
         prefixes: the prefixes of the table.
     Raises:
         BadRequestError: the request is malformed.
-        ForbiddenError: the request is not one that is signed; the message says why.
+        ForbiddenError: this server does not sign such a request; the message says why.
     """
     if request.region != storage.region:
         raise BadRequestError(
@@ -111,7 +111,7 @@ def checked(request: SignRequest, storage: Storage, prefixes: Sequence[Prefix]) 
     operation = _operation(request, bucket, key, query, prefixes)
     if operation is None:
         raise ForbiddenError(
-            f"requests such as {request.method} with the parameters {sorted(query)} are not signed for tables"
+            f"this server does not sign {request.method} requests with the query parameters {sorted(query)} for tables"
         )
     return operation
 
@@ -134,13 +134,16 @@ def _checked_headers(request: SignRequest) -> dict[str, Sequence[str]]:
             )
         known = name in _HEADERS or name.startswith(_HEADER_PREFIXES)
         if name == "authorization" or (name.startswith("x-amz-") and not known):
-            raise ForbiddenError(f"requests with the header {name[:80]!r} are not signed; leave it out")
+            raise ForbiddenError(
+                f"this server does not sign requests with the header {name[:80]!r}; leave the header out"
+            )
         found[name] = values
     return found
 
 
 def _hosts(storage: Storage, bucket: str) -> dict[str, str]:
-    """Return the hosts by which a bucket is named, each with the beginning of the paths of its objects."""
+    """Return the host names with which a URI can name a bucket. For each, return the path with which the URIs of the
+    bucket's objects begin."""
     url = storage.url
     if url is not None:
         netloc = url.netloc.removesuffix(_PORTS[url.scheme])
@@ -163,7 +166,9 @@ def _target(
             base = _hosts(storage, bucket).get(netloc)
             if base is not None and (path == base or path.startswith(f"{base}/")):
                 return bucket, _unescaped(path[len(base) + 1 :])
-    raise ForbiddenError("the URI of the request does not name a bucket of the table at its storage")
+    raise ForbiddenError(
+        "the URI of the request does not name a bucket of the table, at the S3 endpoint of the table"
+    )
 
 
 def _unescaped(text: str) -> str:
@@ -189,7 +194,7 @@ def _query(text: str) -> dict[str, str]:
 def _operation(
     request: SignRequest, bucket: str, key: str, query: Mapping[str, str], prefixes: Sequence[Prefix]
 ) -> Operation | None:
-    """Return the operation of a request; None if it is not one that is signed.
+    """Return the operation of a request; None if this server does not sign such a request.
 
     Raises:
         ForbiddenError: something that the request names is not in the prefixes.
@@ -223,19 +228,17 @@ def _require_within(prefixes: Sequence[Prefix], bucket: str, key: str) -> None:
 
 
 def _deleted_keys(body: bytes) -> list[str]:
-    """Return the keys in the body of a request that deletes several objects. Only the simplest form of the XML is
-    accepted, which every parser understands in the same way.
+    """Return the keys in the body of a request that deletes several objects. The XML must have the simplest form,
+    because all parsers interpret this form in the same way.
 
     Raises:
         BadRequestError: the body has another form.
     """
     text = body.removeprefix(b'<?xml version="1.0" encoding="UTF-8"?>')
     if not text:
-        raise BadRequestError(
-            "to delete several objects, the body of the request must be sent along to be signed"
-        )
+        raise BadRequestError("a request to delete several objects is signed only if its body is sent, too")
     if b"<!" in text or b"<?" in text:
-        raise BadRequestError("the body of the request has a declaration or a comment")
+        raise BadRequestError("the XML in the body of the request must not contain declarations or comments")
     try:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
@@ -261,7 +264,7 @@ def signed_headers(
         operation: the result of `checked`.
         credentials: botocore's credentials.
     Raises:
-        BadRequestError: the header with the hash of the body has a value for which there is no signature.
+        BadRequestError: the header with the hash of the body has a value that this server cannot sign.
     """
     from botocore.auth import S3SigV4Auth
     from botocore.awsrequest import AWSRequest

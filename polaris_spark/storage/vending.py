@@ -64,7 +64,7 @@ class Credentials(NamedTuple):
         return f"Credentials({self.access_key!r}, ***, expires_at={self.expires_at})"
 
     def is_fresh(self, now_ms: int) -> bool:
-        """Whether at least a quarter of their time is left."""
+        """Whether the credentials are still valid for at least a quarter of their lifetime."""
         return (self.expires_at - now_ms) * 4 >= self.expires_at - self.begun_at
 
 
@@ -98,17 +98,17 @@ def policy_of(prefixes: Sequence[Prefix], rights: Rights, partition: str) -> str
 
 
 def _literal(text: str) -> str:
-    """Return a text in the form in which a policy matches only the text itself: `${*}` is a star."""
+    """Escape a text for a policy, so that the policy matches only this text. For example, a star becomes `${*}`."""
     return _WILDCARDS.sub(lambda found: f"${{{found[0]}}}", text)
 
 
 def session_name(principal: str) -> str:
-    """Return the name of a session in the logs of AWS, which shows the principal."""
+    """Return the name that a session gets in the logs of AWS. The name contains the principal."""
     return _NOT_IN_NAMES.sub("_", f"polaris-{principal}")[:_LONGEST_NAME]
 
 
 class CredentialVendor:
-    """Issues temporary credentials, and keeps them for later requests until a quarter of their time is left.
+    """Issues temporary credentials, and reuses them for later requests until a quarter of their lifetime is left.
     Thread-safe."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
@@ -225,7 +225,7 @@ def require_boto3() -> None:
     """Check that boto3 is installed.
 
     Raises:
-        MissingLibraryError: it is not.
+        MissingLibraryError: boto3 is not installed.
     """
     try:
         import boto3  # noqa: F401  # only whether it can be imported

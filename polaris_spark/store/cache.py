@@ -42,7 +42,8 @@ class ObjectCache:
         begin_anew_in_children(self)
 
     def space(self, store_key: str, realm: str) -> int:
-        """Return the number that stands for a realm of a store in this cache. It is the first part of the keys."""
+        """Return the number that stands for a realm of a store in this cache. The key of each object of the realm
+        begins with this number."""
         with self._lock:
             number = self._spaces.get((store_key, realm))
             if number is None:

@@ -110,8 +110,8 @@ class ObjectStore:
         return values
 
     def prefetch(self, ids: Collection[int]) -> None:
-        """Read objects that are not cached into the cache, in one batch. If only one object is not cached, nothing is
-        read; `get` reads it later.
+        """Read objects into the cache, in one batch; objects that are already cached are skipped. If only one object is
+        not cached, nothing is read: `get` will read this object.
 
         Raises:
             CorruptionError: an object is missing or cannot be decoded.
@@ -201,8 +201,8 @@ class ObjectStore:
             self._keep(id, decoded, row_bytes)
 
     def decoded(self, rows: Iterable[ObjectRow]) -> ObjectRows:
-        """Decode the objects of rows that another process has written to the database. Leave out objects of several
-        rows.
+        """Decode the objects of rows that another process has written to the database. Leave out objects that consist
+        of several rows.
 
         Raises:
             CorruptionError: an object cannot be decoded.

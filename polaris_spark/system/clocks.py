@@ -171,7 +171,7 @@ class StoreClock:
         raise ClockError(
             f"this machine's clock jumped to {iso_text(now_ms)}, {_span(now_ms - expected_ms)} the time that this "
             f"process measured ({iso_text(expected_ms)}), so this process must not write: correct this machine's "
-            "clock; if the clock is right now, restart this process"
+            "clock; if the clock is already correct, restart this process"
         )
 
     def refuse_behind(self) -> None:
@@ -267,7 +267,9 @@ def process_name() -> str:
 
 
 def _noted(last: ClockRecord | None, now: int, holder: str, *, is_trusted: bool) -> ClockRecord:
-    """Return the record `last` with the time `now` noted in it."""
+    """Return a copy of the record `last` in which the process `holder` has noted the time `now`. If this time is more
+    than `FAR_MS` after the noted time before it, the copy contains a new gap. If `last` is None, return a first
+    record."""
     if last is None:
         return ClockRecord(now, holder, trusted_ms=now)
     gaps = _before(last.gaps, now)

@@ -63,8 +63,8 @@ class StoreConnection:
             return found
 
     def serving(self, name: str, instance: str) -> ServingRealm:
-        """Return the object that checks whether an open realm can still be used. All sessions of this process with the
-        realm share it."""
+        """Return the object that checks whether an open realm can still be used. All sessions of this process that use
+        the realm share this object."""
         return self.shared(
             (ServingRealm, name, instance), lambda: ServingRealm(self.realms, self.clock, name, instance)
         )
@@ -120,8 +120,8 @@ class StoreConnection:
         )
 
     def forget_realm(self, instance: str) -> None:
-        """Forget what this connection remembers of a realm that no session of this process uses any more, to free
-        memory. If a session is using the realm, sessions that are opened later do not share its caches."""
+        """Remove a realm from the caches of this connection, to free memory. Call this for realms that no session of
+        this process uses. If a session does use the realm, sessions that are opened later do not share its caches."""
         with self._guard:
             for key in [key for key in self._references if isinstance(key, tuple) and key[0] == instance]:
                 del self._references[key]

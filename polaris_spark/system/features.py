@@ -13,7 +13,7 @@ from polaris_spark.errors import NewerFormatError
 
 
 class Feature(NamedTuple):
-    """A feature, and the objects by which its use can be seen."""
+    """A feature, and the objects whose existence shows that a realm uses the feature."""
 
     name: str
     release: str

@@ -133,8 +133,8 @@ class ReferenceRows(ABC):
         return CommitReader(self.store, b"", head, self.store.get(head.commit, Commit))
 
     def make_tombstone(self, row_name: str) -> None:
-        """Replace a sealed row by a tombstone, which has no commit. The registration must have ended. A row that is not
-        sealed does not change."""
+        """Replace a sealed row by a tombstone, which is a head without a commit. Do nothing if the row is not sealed.
+        The caller must make sure that the row's registration has ended, or that the row never had one."""
         self._amend(row_name, lambda head: _tombstone(head) if head.sealed else head)
 
     def _amend(self, row_name: str, change: Callable[[Head], Head]) -> ReferenceRow:

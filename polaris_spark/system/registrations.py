@@ -33,7 +33,8 @@ class NameParts(NamedTuple):
 
     @property
     def rival(self) -> str:
-        """Name of the reference of a tag of this name, or of a branch if it is a tag."""
+        """If this is a branch, the reference name that a tag of the same name would have; if this is a tag, the
+        reference name of such a branch."""
         return f"{self.catalog}{_BRANCHES if self.is_tag else _TAGS}/{self.name}"
 
 

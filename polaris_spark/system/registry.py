@@ -162,8 +162,8 @@ class References(ReferenceRows):
         return listed_in(self.root.read().index(REFERENCES))
 
     def open(self, name: str) -> Committer:
-        """Return the committer of a live reference. If the process that created or renamed the reference died before
-        the end, complete this.
+        """Return the committer of a live reference. If the process that was creating or renaming the reference died
+        before it had finished, finish this.
 
         Raises:
             ReferenceGoneError: the registry lists no live reference of that name.
@@ -269,8 +269,9 @@ class References(ReferenceRows):
             return self._committer(registered_by(name, entry).row_name).result_if_already_done(change, error)
 
     def _live(self, name: str) -> Iterator[Committer | PrivateCommitter]:
-        """Yield the committer of a live reference. If the caller finds its row sealed and continues the iteration, look
-        up the name in the registry again; stop after `_LOOKUPS` committers.
+        """Yield the committer of a live reference. If the caller finds that the reference's row is sealed, it continues
+        the iteration, which then looks up the name in the registry again. The iteration ends after `_LOOKUPS`
+        committers.
 
         Raises:
             ReferenceGoneError: the registry lists no live reference of that name.
@@ -454,8 +455,8 @@ class References(ReferenceRows):
         return Builder(self.store, self.ids, self._settings).build(applied)
 
     def move(self, name: str, target: CommitReader, *, expected: int, first: FirstChange) -> CommitReader:
-        """Let a live reference point to another commit, by one swap of its row. Commits that other processes began
-        earlier fail their swaps, and start again on the new head.
+        """Make a live reference point to another commit, by one swap of its row. If another process is committing to
+        the reference, its swap then fails, and it tries again on the new head.
 
         The row is read before the history of the target's reference. A sweep trims histories first, and then fences
         every row. So if the target was trimmed since it was read, the row has another version by now, and the swap
@@ -488,11 +489,12 @@ class References(ReferenceRows):
                 )
             if head.commit != expected:
                 raise CommitFailedError(
-                    f"it is at commit {head.commit} (number {head.number}), not at commit {expected}"
+                    f"reference {name!r} is at commit {head.commit} (number {head.number}), not at the expected "
+                    f"commit {expected}"
                 )
             now = CommitReader(self.store, b"", head, self.store.get(head.commit, Commit))
             if State(now, self.ids.next_id).is_protected:
-                raise ProtectedBranchError("it must not be moved")
+                raise ProtectedBranchError("the branch must not be moved")
             to = head_in(self, target, f"cannot move {name!r}")
             self.ids.observe(head.fence)
             fence = self.ids.next_id()  # lets every process replace a head with a higher number
@@ -538,7 +540,7 @@ class References(ReferenceRows):
             self.root.commit(EndReference(dropped, operation, self.clock))
 
     def _afterwards(self, name: str, once: Callable[[], None]) -> None:
-        """Run `once`, which changes a row after a commit to the registry, and retry it while the database fails.
+        """Call `once`, which changes a row after a commit to the registry, and call it again while the database fails.
 
         The registry commit has already taken place, so an error must not say that nothing was changed.
 

@@ -197,7 +197,7 @@ class DropReference(RegistryChange[int]):
     def apply(self, state: State, prepared: int) -> Registered:
         found = self.live(state)
         if found.registration.protected:
-            raise ProtectedBranchError("it must not be dropped or renamed")
+            raise ProtectedBranchError("the branch must not be dropped or renamed")
         dropped = msgspec.structs.replace(
             found.registration,
             state="dropped",
@@ -244,8 +244,8 @@ class UndropReference(RegistryChange[tuple[int, Head | None]]):
 
 
 class RenameReference(UndropReference):
-    """Restore a dropped reference under another name. Several processes can do this for the same drop: the first commit
-    counts."""
+    """Restore a dropped reference under another name. Several processes can do this for the same drop: only the first
+    commit takes effect."""
 
     action = "rename-reference"
 

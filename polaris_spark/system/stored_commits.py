@@ -64,8 +64,8 @@ class StoredCommits:
                 is still found if it also lists `base` or a found commit.
             forks: ids of commits where references fork. If given, descendants of a fork at or after `base` are left
                 out, because they may belong to any of the references that fork there. Only the 20 nearest ancestors of
-                a commit count, so nothing is found behind 20 or more successive lost commits. If None, forks do not
-                matter, and skip pointers count, too, so that commits behind longer gaps can be found.
+                a commit count, so commits that follow 20 or more consecutive lost commits are not found. If None, forks
+                do not matter, and skip pointers count, too, so that commits behind longer gaps can be found.
         """
         found = {base.id}
         later = frozenset() if forks is None else {id for id in forks if not self._is_before(id, base)}

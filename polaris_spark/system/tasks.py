@@ -1,4 +1,4 @@
-"""Tasks of maintenance that must not run twice at the same time. A task of a kind and scope runs only while its process
+"""Maintenance tasks that must not run twice at the same time. A task of a kind and scope runs only while its process
 holds a lease, which is a record in the system realm.
 
 The record `task/<kind>/<scope>` contains the holder, the end of the lease, and the outcome of the last run. It changes

@@ -1,4 +1,4 @@
-"""Test cases of the storage contract for what an administrator does to a store: dropping it, or creating other tables
+"""Test cases of the storage contract for actions of an administrator: the store is dropped, or other tables are created
 in its place."""
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ class StoreAdmin(ABC):
     @abstractmethod
     def contents(self) -> Mapping[str, object] | None:
         """Return all tables of the store and their rows, by the name of the table, or all its files. Return None if the
-        store would have a database, schema, keyspace or file of its own, and this does not exist."""
+        database, schema, keyspace or file that contains only this store does not exist."""
 
     @abstractmethod
     def create_foreign_table(self, table: Table) -> None:
-        """Create a table that has the name of one of the store's tables, but is unlike it, or a file of this name. The
-        store does not exist yet. If possible, the table contains a row."""
+        """Create a table that has the name of one of the store's tables but other columns; for a store in files, create
+        a file with the name of one of its files. The store does not exist yet. If possible, insert a row into the
+        table."""
 
     def drop(self) -> None:
         """Delete the tables of the store, with all rows.

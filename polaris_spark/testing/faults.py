@@ -51,8 +51,8 @@ R = TypeVar("R", ObjectKey, ObjectRow)
 
 
 class ProcessDied(BaseException):  # not an Exception, so that callers do not handle it, as with SystemExit
-    """The simulated process of this backend died. Raised by the operation during which it died, and by all later
-    ones."""
+    """The simulated process of this backend died. This is raised by the operation during which the process died, and by
+    all later operations."""
 
 
 class Network:

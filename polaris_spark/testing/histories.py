@@ -69,8 +69,8 @@ def linearizable(history: Sequence[Operation], first: bytes | None = None) -> bo
 def record(backend: Backend, realm: str, name: str, seed: str, n: int) -> list[Operation]:
     """Execute `n` random operations of all kinds on one reference, and return the operations with their results.
 
-    The condition of some operations is not met. An operation that raised `TryAgainError` changed nothing; it is left
-    out.
+    For some of the operations, the condition (such as the expected version) is deliberately not met. An operation that
+    raised `TryAgainError` changed nothing; it is left out.
 
     Raises:
         TryAgainError: every operation of the last `PATIENCE_S` seconds raised this error.
@@ -121,8 +121,8 @@ def _next(operations: Sequence[Operation], done: int) -> Iterator[int]:
 
 
 def _apply(operation: Operation, state: bytes | None) -> tuple[bool, bytes | None]:
-    """Execute an operation on a register that contains `state`. Return whether the result is the same as the
-    operation's, and the state of the register afterwards."""
+    """Execute an operation on a register that contains `state`. Return whether the register gives the operation's
+    recorded result, and the state of the register afterwards."""
     if operation.kind == "read":
         return operation.found == state, state
     wanted = None if operation.kind == "insert" else operation.expected
@@ -151,8 +151,8 @@ def _draw(rng: random.Random, known: bytes | None) -> Operation:
 
 
 def _ask(backend: Backend, realm: str, name: str, asked: Operation) -> tuple[bytes | None, Operation]:
-    """Execute an operation. Return the version token that the row then has as far as the client knows (None: no row),
-    and the operation with its result."""
+    """Execute an operation. Return the version token that the row has after the operation, as far as the client knows
+    (None: no row), and the operation with its result."""
     expected, new = asked.expected or b"", ReferenceRow(asked.new or b"", b"value")
     outcome: Swapped | Conflict
     if asked.kind == "read":

@@ -28,7 +28,7 @@ _LONGEST_S: Final = 3 * PATIENCE_S
 
 
 class Tally(NamedTuple):
-    """Numbers of increments by one worker that were made (`done`), and that have an unknown outcome (`perhaps`)."""
+    """How many increments one worker made (`done`), and how many have an unknown outcome (`perhaps`)."""
 
     done: int
     perhaps: int

@@ -65,7 +65,7 @@ class TroubleCases(StoreCases):
 
     @pytest.fixture
     def far_uri(self, server: Server, store_name: str, proxy: FaultyProxy) -> str:
-        """URI of the store through the proxy. Clients with this URI give up after a few seconds."""
+        """URI of the store through the proxy. Operations through this URI time out after a few seconds."""
         return with_options(server.uri(store_name, port=proxy.port), server.hasty)
 
     @pytest.fixture
@@ -410,7 +410,7 @@ def _check_counting_beside(backend: Backend, counting: Backend, trouble: Callabl
 
 
 def _check_refused(uri: str, words: str) -> None:
-    """Check that setting up this store raises an error that is not worth a retry. Its message must match the regular
+    """Check that setting up this store raises an error that a retry cannot fix. Its message must match the regular
     expression `words` and contain no password."""
     password = StoreURI.parse(uri).password
     with (

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -299,8 +303,8 @@ def test_decisions_are_used_again_for_the_stated_time() -> None:
     authorizer = Deciding(lambda *_: True)
     decisions = Decisions("one", authorizer, timeout_ms=1_000, cache_ms=2_000, monotonic=lambda: now[0])
     question = Question("r", "ann", (), "TABLE_LIST", (Securable("table", "c", "main", ("db",), "a"),))
-    for time, asked in ((0.0, 1), (1.9, 1), (2.1, 2)):
-        now[0] = time
+    for moment, asked in ((0.0, 1), (1.9, 1), (2.1, 2)):
+        now[0] = moment
         assert decisions.of(question) == [True]
         assert len(authorizer.questions) == asked
     decisions.of(question._replace(roles=("other",)))
@@ -313,8 +317,42 @@ def test_a_late_decision_is_no_decision() -> None:
         "one", Deciding(lambda *_: True), timeout_ms=1_000, cache_ms=0, monotonic=lambda: next(times, 5.0)
     )
     question = Question("r", "ann", (), "TABLE_LIST", (Securable("realm"),))
-    with pytest.raises(AuthorizerError, match="more than 1 s"):
+    with pytest.raises(AuthorizerError, match="longer than its timeout of 1 s"):
         decisions.of(question)
+
+
+def test_an_authorizer_that_does_not_answer_occupies_few_threads() -> None:
+    released, entered = threading.Event(), threading.Semaphore(0)
+
+    def hang(question: Question, _: Securable) -> bool:
+        if question.principal == "ann":
+            entered.release()
+            assert released.wait(60)
+        return True
+
+    decisions = Decisions("one", Deciding(hang), timeout_ms=60_000, cache_ms=0, calls=2)
+    question = Question("r", "ann", (), "TABLE_LIST", (Securable("realm"),))
+    with ThreadPoolExecutor(2) as threads:
+        try:
+            hanging = [threads.submit(decisions.of, question) for _ in range(2)]
+            for _ in hanging:
+                assert entered.acquire(timeout=60)
+            begun = time.monotonic()
+            for _ in range(20):
+                with pytest.raises(AuthorizerError, match="2 calls of it are in progress, the maximum"):
+                    decisions.of(question._replace(principal="bob"))
+            assert time.monotonic() - begun < 30  # half of the timeout of one call
+        finally:
+            released.set()
+        assert [one.result(60) for one in hanging] == [[True], [True]]
+    assert decisions.of(question._replace(principal="bob")) == [True]
+
+
+def test_calls_that_are_quick_wait_for_each_other() -> None:
+    decisions = Decisions("one", Deciding(lambda *_: True), timeout_ms=60_000, cache_ms=0, calls=1)
+    question = Question("r", "ann", (), "TABLE_LIST", (Securable("realm"),))
+    with ThreadPoolExecutor(8) as threads, patch("polaris_spark.access.decisions.SLOW_SECONDS", 60):
+        assert all(one == [True] for one in threads.map(decisions.of, [question] * 200))
 
 
 def test_more_securables_than_a_question_may_have_are_asked_in_parts() -> None:
@@ -421,7 +459,7 @@ def test_an_access_manager_ends_an_authorizer_that_makes_no_decision(
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"type": "given", "key": "none"}, "failed (KeyError)"),
+        ({"type": "given", "key": "none"}, "could not be created (KeyError)"),
         ({"type": ["given"]}, "known types are given, opa"),
         ({"type": "given", "key": "one", "timeout": "0 s"}, "must be longer than 0 s"),
         ({"type": "given", "key": "one", "cache": 5}, "write a duration"),

@@ -96,7 +96,7 @@ def test_bootstrap_checks_given_credentials(references: References) -> None:
     given = Credentials.parse("admin:0123456789abcdef", "test")
     bootstrap(references, DONE, "root", given)
     assert bootstrap(references, DONE, "root", given).credentials is None
-    with pytest.raises(InputError, match="other credentials"):
+    with pytest.raises(InputError, match="credentials differ from the given"):
         bootstrap(references, DONE, "root", Credentials.parse("admin:0123456789abcdeX", "test"))
     with pytest.raises(InputError, match="no principal 'other'"):
         bootstrap(references, DONE, "other", None)

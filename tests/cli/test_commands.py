@@ -172,3 +172,28 @@ def test_the_error_for_a_missing_store_names_the_environment_variable() -> None:
     answer = run("log", COLUMNS="200")
     assert answer.code == 2
     assert "STORE" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("serve", "--max-open-realms", "256"), "--max-open-realms has no effect without --realms"),
+        (("serve", "--realm-domain", "x.test"), "--realm-domain has no effect without --realms"),
+        (("serve", "--concurrency", "2"), "--concurrency has no effect without --work"),
+        (("serve", "--token-lifetime", "1 h"), "--token-lifetime has no effect without --token-key"),
+        (("serve", "--insecure", "--login-log", "x"), "--login-log has no effect with --insecure"),
+        (
+            ("serve", "--insecure", "--max-failures-per-address", "60"),
+            "--max-failures-per-address has no effect with --insecure",
+        ),
+        (("work", "--once", "--poll", "5 s"), "--poll has no effect with --once"),
+        (("log", "--reference", "root", "--branch", "main"), "--branch has no effect with --reference"),
+        (("log", "--follow", "--json", "--limit", "3"), "--limit has no effect with --follow"),
+        (("recover", "--force"), "--force has no effect without --yes"),
+    ],
+    ids=str,
+)
+def test_an_option_without_effect_is_refused(store: str, arguments: tuple[str, ...], message: str) -> None:
+    command, *options = arguments
+    answer = run(command, store, *options)
+    assert (answer.code, message in answer.err) == (2, True), answer

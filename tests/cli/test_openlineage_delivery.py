@@ -141,7 +141,10 @@ def test_a_file_of_dead_letters_that_cannot_be_written_is_an_error_at_once(
             "--secret takes env:NAME",
         ),
         (["--openlineage", "http://localhost:1", "--cursor", "x", "--secret", "env:NONE"], "is not set"),
-        (["--openlineage", "http://localhost:1", "--cursor", "x", "--batch", "2"], "--batch is for --post"),
+        (
+            ["--openlineage", "http://localhost:1", "--cursor", "x", "--batch", "2"],
+            "--batch has no effect without --post",
+        ),
         (
             ["--openlineage", "http://localhost:1", "--post", "http://localhost:1"],
             "give either --post or --openlineage",

@@ -8,7 +8,8 @@ import pytest
 
 from polaris_spark.clock import SystemClock
 from polaris_spark.maintenance.realm_file import layout
-from polaris_spark.system.realms import Realms, RealmState
+from polaris_spark.system.features import ALL_FEATURES
+from polaris_spark.system.realms import REALM_FORMAT, Realms, RealmState
 from tests.cli.catalogs import make_catalog, run
 from tests.maintenance.realm_files import connected
 
@@ -124,3 +125,12 @@ def test_a_realm_that_is_neither_active_nor_inactive_is_not_exported(
     assert f"realm 'other' is {state.value}; only a realm that is ACTIVE or INACTIVE can be exported" in said
     if state is RealmState.LOADING:
         assert "import the same file again" in run("realm", "reactivate", store, "other").err
+
+
+def test_a_realm_is_described_with_its_format_and_features(tmp_path: Path) -> None:
+    store = make_catalog(tmp_path)
+    described = run("realm", "describe", store, "default", "--json").json
+    assert described["format"] == REALM_FORMAT
+    assert described["features"] == dict(ALL_FEATURES) != {}
+    shown = run("realm", "describe", store, "default", COLUMNS="200").out
+    assert all(name in shown for name in ALL_FEATURES)

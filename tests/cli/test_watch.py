@@ -128,9 +128,17 @@ def test_a_position_that_is_not_in_the_history_ends_the_command(store: str) -> N
     ("arguments", "message"),
     [
         (["--after", "yesterday"], "--after is 'yesterday'"),
-        (["--secret", "env:HOOK_SECRET"], "need --post"),
-        (["--cursor", "x"], "need --post"),
-        (["--dead-letters", "x"], "need --post"),
+        (["--secret", "env:HOOK_SECRET"], "--secret has no effect without --post or --openlineage"),
+        (["--cursor", "x"], "--cursor has no effect without --post or --openlineage"),
+        (["--dead-letters", "x"], "--dead-letters has no effect without --post or --openlineage"),
+        (["--attempts", "10"], "--attempts has no effect without --post or --openlineage"),
+        (["--batch", "1"], "--batch has no effect without --post or --openlineage"),
+        (["--timeout", "1s"], "--timeout has no effect without --post or --openlineage"),
+        (["--max-backoff", "1s"], "--max-backoff has no effect without --post or --openlineage"),
+        (
+            ["--post", "http://localhost:1/", "--attempts", "3"],
+            "--attempts has no effect without --dead-letters",
+        ),
         (["--post", "http://localhost:1/"], "needs --cursor"),
         (["--post", "http://localhost:1/", "--cursor", "x"], "--secret takes env:NAME"),
         (

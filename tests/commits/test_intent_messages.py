@@ -13,8 +13,10 @@ import pytest
 from polaris_spark.backends.base import Backend, ObjectKey, ReferenceRow
 from polaris_spark.commits import decider, head_reader, intents, publication
 from polaris_spark.commits.change import Change, Operation
+from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
 from polaris_spark.index import Entry
+from polaris_spark.objects import Strong, object_type
 from tests.mailboxes import Office
 
 from .rivals import Rivals
@@ -128,6 +130,52 @@ def test_a_process_that_gets_an_answer_reads_nothing(backend: Backend, *, reques
     assert rivals.a.commit(mine) == (33 if requested else 3)
     assert not reads
     assert rivals.commits()[-1] == [theirs.name.decode(), mine.name.decode()]
+
+
+@object_type("test-piece", revision=1)
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+    """An object of which the objects of later changes are parts, too."""
+
+    text: bytes
+
+
+@object_type("test-pieces", revision=1)
+class Pieces(msgspec.Struct, frozen=True, array_like=True):
+    number: int
+    pieces: tuple[Strong, ...]
+
+
+class Extend(Requested):
+    """Add a piece, and return the texts of all pieces as their number."""
+
+    def apply(self, state: State, prepared: object) -> int:
+        self.runs += 1
+        found = state.lookup("names", self.name)
+        pieces = state.get(found.pointer, Pieces).pieces if found else ()
+        after = state.add(Pieces(len(pieces) + 1, (*pieces, state.add(Piece(bytes(self.amount))))))
+        state.put("names", self.name, Entry(after))
+        state.log(LogEntry(self.operation.id, self.operation.principal, 1, "add", 7, self.name, 0, after))
+        return after
+
+    def from_request(self, request: bytes, operation: Operation) -> Extend | None:
+        name, amount, _ = msgspec.msgpack.decode(request)
+        return Extend(name.decode(), amount, operation=operation)
+
+    def repeat(self, state: State, entries: list[LogEntry]) -> int:
+        return entries[-1].after
+
+
+@pytest.mark.parametrize("amount", [10, 20_000], ids=["small", "too large together"])
+def test_an_answer_contains_what_the_changed_object_consists_of(backend: Backend, amount: int) -> None:
+    rivals = Rivals(backend, office=Office())
+    for _ in range(2):  # the first time, the process applies its change itself
+        rivals.meanwhile(lambda: rivals.b.commit(Extend("same", amount)))
+        pointer = rivals.a.commit(Extend("same", amount))
+    store, reads = rivals.a._store, list[str]()
+    backend.read_objects = _counted(backend.read_objects, "read_objects", reads)  # type: ignore[method-assign,assignment]  # to count
+    pieces = store.get(pointer, Pieces).pieces
+    assert [len(store.get(piece, Piece).text) for piece in pieces] == [amount] * 4
+    assert bool(reads) == (amount > 10)
 
 
 def _counted(read: Callable[..., object], name: str, reads: list[str]) -> Callable[..., object]:

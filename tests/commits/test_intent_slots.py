@@ -15,6 +15,7 @@ from polaris_spark.commits.attempts import _Run
 from polaris_spark.commits.files import BatchFiles
 from polaris_spark.commits.group import Batch, Pending
 from polaris_spark.commits.intent_rows import Intent
+from polaris_spark.commits.retry import RIVALRY_MS
 from polaris_spark.commits.rows import RecentHead
 from polaris_spark.commits.state import State
 from polaris_spark.errors import (
@@ -215,6 +216,20 @@ def test_a_process_that_was_idle_does_not_read_all_history(rivals: Rivals) -> No
     rivals.backend.read_objects = counted  # type: ignore[method-assign]  # to count
     assert rivals.a.commit(Add("mine")) == 2
     assert reads < 6
+
+
+def test_a_process_that_paused_publishes_no_intent_in_a_slot_that_was_dropped(
+    rivals: Rivals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rivals.meanwhile(lambda: rivals.b.commit(Add("theirs")))
+    rivals.a.commit(Add("mine"))  # carried out by `b`
+    for _ in range(2 * intents.SLOT_COMMITS):
+        rivals.b.commit(Add("theirs"))
+    rivals.clock.advance(RIVALRY_MS / 2)  # others still compete
+    assert rivals.a._attempts._turns.crowded
+    monkeypatch.delattr(intents.Intents, "_searched")  # the history is not searched for the outcome
+    monkeypatch.delattr(intents.Intents, "publish")
+    assert rivals.a.commit(Add("mine")) == 2
 
 
 @pytest.mark.parametrize("office", [None, Office(answers=False)], ids=["database", "messages"])

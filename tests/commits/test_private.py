@@ -189,3 +189,55 @@ def test_a_closed_reference_refuses_changes_until_it_is_open_again(private: Priv
     assert number(private) == 1
     private.reopen()
     assert private.commit(Add("a")) == 2
+
+
+class Joining(Add):
+    """A change that is made together with others, because it prepares nothing."""
+
+    reads_to_prepare = False
+
+
+class JoiningWithFile(WithFile):
+    reads_to_prepare = False
+
+
+class Interrupted(Joining):
+    """A change during which the user interrupts the program."""
+
+    def apply(self, state: State, prepared: object) -> int:
+        super().apply(state, prepared)
+        raise KeyboardInterrupt
+
+
+def test_changes_that_nothing_reads_between_become_one_commit(private: PrivateCommitter) -> None:
+    begun = private.read().head.number
+    assert [private.commit(Joining("a")) for _ in range(3)] == [2, 3, 4]
+    head = private.read().head
+    assert (head.number, number(private)) == (begun + 1, 4)
+    logged = [private.store.get(entry.after, Box).number for *_, entry in entries(private.store, head)]
+    assert logged == [4, 3, 2, 1]
+    private.commit(Joining("a"))
+    private.commit(Add("a"))  # reads the state to prepare, so it does not join
+    assert (private.read().head.number, number(private)) == (begun + 3, 6)
+
+
+@pytest.mark.parametrize("earlier", [0, 2])
+def test_a_change_that_fails_leaves_the_changes_before_it(
+    private: PrivateCommitter, files: Files, clock: ManualClock, earlier: int
+) -> None:
+    operation = Operation(new_operation_id(int(clock.now_ms())), "tester")
+    for _ in range(earlier):
+        private.commit(Joining("a", operation=operation))  # the second time is a repetition
+    with pytest.raises(CommitFailedError):
+        private.commit(Joining("a", expect=9))
+    with pytest.raises(KeyboardInterrupt):
+        private.commit(Interrupted("a"))
+    files.full = True
+    with pytest.raises(TryAgainError, match="disk is full"):
+        private.commit(JoiningWithFile("b"))
+    for _ in range(earlier):
+        assert private.commit(Joining("a", operation=operation)) == 2
+    assert private.commit(Joining("c")) == 1
+    found = [number(private, name) for name in "abc"]
+    assert found == [1 + min(earlier, 1), 0, 1]
+    assert len(list(entries(private.store, private.read().head))) == 2 + min(earlier, 1)

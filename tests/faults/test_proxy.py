@@ -10,6 +10,10 @@ from typing import Any, NamedTuple, get_args
 
 import pytest
 
+from polaris_spark.clock import SystemClock
+from polaris_spark.commits.change import new_operation_id
+from polaris_spark.errors import OutcomeUnknownError, TryAgainError
+from polaris_spark.jobs.registry import call
 from polaris_spark.testing.proxy import LOST_ANSWERS, NONE, Faults, FaultyProxy, Kind
 from polaris_spark.testing.stores import with_options
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
@@ -76,3 +80,39 @@ def test_a_commit_whose_answers_are_lost_for_a_while_is_done_once(place: Place, 
     assert len(log_of(client)) == before + 1
     assert client.load("t")["metadata"]["properties"]["a"] == "1"
     client.session.close()
+
+
+def test_a_task_is_added_once_although_the_answer_is_lost(place: Place, tmp_path: Path) -> None:
+    client = connect(place.uri, tmp_path / "warehouse", metadata_files="never", commit_timeout="1 s")
+    calm = connect(place.calm_uri, tmp_path / "warehouse", metadata_files="never")
+
+    def enqueue(operation: str) -> None:
+        call(client.session, "enqueue", procedure="expire", operation=operation)
+
+    def count() -> int:
+        return len(call(calm.session, "show_queue"))
+
+    enqueue(_operation())  # creates the queue
+    for _ in range(100):
+        before, operation = count(), _operation()
+        place.proxy.faults = LOST_ANSWERS
+        try:
+            enqueue(operation)
+            has_failed = False
+        except (TryAgainError, OutcomeUnknownError):
+            has_failed = True
+        finally:
+            place.proxy.faults = NONE
+        if has_failed and count() > before:
+            break
+    else:
+        pytest.fail("no task was added by a call that failed")
+    enqueue(operation)
+    enqueue(operation)
+    assert count() == before + 1
+    for one in (client, calm):
+        one.session.close()
+
+
+def _operation() -> str:
+    return str(uuid.UUID(bytes=new_operation_id(SystemClock().now_ms())))

@@ -182,7 +182,7 @@ def test_commits_go_on_while_orphans_are_removed(tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
         writers = [pool.submit(write, name) for name in ("first", "second")]
         try:
-            for number in range(6):
+            for number in range(3):
                 stray = lake.stray(f"s{number}")
                 assert paths(lake.remove(dry_run=False), "deleted") == {stray}
         finally:

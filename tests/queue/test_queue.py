@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import uuid
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,16 @@ import pytest
 
 import polaris_spark
 from polaris_spark.clock import ManualClock
-from polaris_spark.commits.change import Operation
-from polaris_spark.errors import BadRequestError, InputError, NotFoundError, RealmStateError, TaskRunningError
+from polaris_spark.commits.change import Operation, new_operation_id
+from polaris_spark.errors import (
+    BadRequestError,
+    InputError,
+    NotFoundError,
+    OutcomeUnknownError,
+    RealmStateError,
+    TaskRunningError,
+    UnprocessableError,
+)
 from polaris_spark.jobs.queue.history import commit_queue, error_text, read_queue
 from polaris_spark.jobs.registry import call
 from polaris_spark.jobs.worker import Worker
@@ -45,6 +54,43 @@ def claim(session: Session, clock: ManualClock, run: bytes, *, keep_ms: int = DA
     change = Claim(clock, Operation(b"", "w"), "other", run, lease_ms=LEASE_MS, keep_ms=keep_ms)
     found: QueuedTask | None = commit_queue(session.catalog, change)
     return found
+
+
+def operation(clock: ManualClock, *, ago_ms: int = 0) -> str:
+    return str(uuid.UUID(bytes=new_operation_id(clock.now_ms() - ago_ms)))
+
+
+def test_calls_with_one_operation_id_add_one_task(
+    session: Session, worker: Worker, counted: Counted, clock: ManualClock
+) -> None:
+    given = {"procedure": "counted", "arguments": {"n": "7"}, "operation": operation(clock)}
+    [first] = rows(session, "enqueue", **given)
+    clock.advance(1_000)
+    assert rows(session, "enqueue", **given) == [first]
+    assert worker.run_due() == 1
+    assert rows(session, "enqueue", **given)[0]["id"] == first["id"]  # it has run since
+    assert worker.run_due() == 0
+    with pytest.raises(UnprocessableError, match="has added another task"):
+        call(session, "enqueue", **{**given, "arguments": {"n": "8"}})
+    call(session, "enqueue", **{**given, "operation": operation(clock)})
+    assert worker.run_due() == 1
+
+
+def test_an_operation_id_that_may_have_been_forgotten_is_refused(
+    session: Session, counted: Counted, clock: ManualClock
+) -> None:
+    lifetime = session.properties.idempotency_key_lifetime
+    given = {"procedure": "counted", "operation": operation(clock)}
+    call(session, "enqueue", **given)
+    clock.advance(lifetime + 1)
+    call(session, "enqueue", procedure="counted", operation=operation(clock))  # forgets the first id
+    with pytest.raises(OutcomeUnknownError, match="look whether the task was added"):
+        call(session, "enqueue", **given)
+    with pytest.raises(BadRequestError, match="made in the future"):
+        call(session, "enqueue", procedure="counted", operation=operation(clock, ago_ms=-lifetime - 60_000))
+    with pytest.raises(InputError, match="must be a UUID of version 7"):
+        call(session, "enqueue", procedure="counted", operation=str(uuid.uuid4()))
+    assert len(rows(session, "show_queue")) == 2
 
 
 def test_a_task_runs_once_with_its_arguments_as_the_principal_that_added_it(

@@ -255,7 +255,7 @@ def test_a_branch_moves_only_from_the_expected_commit(main: Client, open_branch:
         with pytest.raises(CommitFailedError, match="branch 'dev' of catalog 'polaris' was not moved"):
             call(main.session, "reassign_branch", name="dev", to="main", expected=expected)
     catalog = main.session.catalog
-    with pytest.raises(CommitFailedError, match="it is at commit"):
+    with pytest.raises(CommitFailedError, match="is at commit"):
         catalog.references.move(
             head_name(catalog.row, "dev"), catalog.head(), expected=old["commit_id"], first=nothing
         )
@@ -358,7 +358,7 @@ def test_only_merges_and_maintenance_change_a_protected_branch(main: Client, ope
 def test_a_protected_branch_is_not_dropped_or_renamed(main: Client) -> None:
     call(main.session, "protect_branch", name="dev")
     for name, arguments in {"drop_branch": {}, "rename_branch": {"to": "x"}}.items():
-        with pytest.raises(ProtectedBranchError, match="branch 'dev' is protected: it must not be"):
+        with pytest.raises(ProtectedBranchError, match="branch 'dev' is protected: the branch must not be"):
             call(main.session, name, name="dev", **arguments)
     assert names(main, "dev") == ["a"]
     call(main.session, "unprotect_branch", name="dev")

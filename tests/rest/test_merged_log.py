@@ -238,7 +238,7 @@ def test_more_entries_than_a_commit_can_have_are_refused(
     for value in range(3):
         dev.set("t", **{"my.a": str(value)})
     before = number(main)
-    with pytest.raises(BadRequestError, match="has more than 2 entries that are to be merged"):
+    with pytest.raises(BadRequestError, match="has more than 2 entries to merge"):
         merge(main, "dev")
     assert number(main) == before
     call(main.session, "merge", source="dev")

@@ -113,6 +113,10 @@ def test_an_older_version_is_reached_from_a_newer_one_that_only_added(long: Clie
     assert ask(long, pinned, newer) == {"since": newer.version, "removed": [6], "snapshots": []}
 
 
+def test_an_id_with_the_sign_of_a_state_is_refused(long: Client) -> None:
+    assert long.send("GET", "v1/tables/t%40main/versions/0/snapshots").status == 400
+
+
 def test_changes_that_keep_the_snapshots_keep_their_fingerprint(long: Client) -> None:
     before = pin(long)
     after = commit(long, set_properties(a="1"))

@@ -60,7 +60,7 @@ def test_a_tag_keeps_a_state_and_can_be_named_wherever_a_state_is(main: Client) 
     assert used[:2] == ("v1", 1)
     refused = main.send("POST", "v1/namespaces", {"namespace": ["x"]}, headers={"Polaris-State": "v1"})
     assert refused.kind == (403, "ForbiddenException")
-    with pytest.raises(InputError, match="no branch 'v1'; the tag of this name can be read by"):
+    with pytest.raises(InputError, match="no branch 'v1'; to read the tag of this name"):
         polaris_spark.connect(store=str(main.session.connection.uri), branch="v1")
 
 

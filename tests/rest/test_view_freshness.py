@@ -136,7 +136,7 @@ def test_a_view_of_another_writer_whose_record_has_a_field_of_a_wrong_type_is_no
     [
         (PROPERTY, "[]", "is not a JSON object"),
         (PROPERTY, "[" * 100_000, "is not a JSON object"),
-        (PROPERTY, '{"storage-table-location": ""}', "does not name the metadata file of a storage table"),
+        (PROPERTY, '{"storage-table-location": ""}', "must name the metadata file of its storage table"),
         ("refresh-retention", "soon", "refresh-retention is 'soon'"),
     ],
 )

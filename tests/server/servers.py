@@ -8,6 +8,7 @@ import json
 import os
 import queue
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from polaris_spark.testing.waiting import PATIENCE_S
+from tests.cli.catalogs import run
 from tests.rest.client import Client
 
 PATIENCE = float(PATIENCE_S)
@@ -172,6 +174,20 @@ def refused(*arguments: str, env: Mapping[str, str] | None = None) -> str:
     assert done.returncode == 2, done
     assert done.stderr.count("\n") == 1, done.stderr
     return done.stderr
+
+
+def refused_options(*arguments: str, env: Mapping[str, str] | None = None) -> str:
+    """Run `serve` in this process, with options that must be refused before the server listens. Check that it fails
+    with exit code 2 and one line of output, and return this line.
+
+    The port is taken, so a server that accepts the options fails with another line instead of serving.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        answer = run("serve", *arguments, "--port", port, **(env or {}))
+    assert answer.code == 2, answer
+    assert answer.err.count("\n") == 1, answer.err
+    return answer.err
 
 
 def error_of(body: str) -> dict[str, Any]:

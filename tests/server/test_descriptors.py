@@ -16,7 +16,7 @@ from polaris_spark.cli.bounded_log import PER_MINUTE, BoundedHandler
 from polaris_spark.errors import InputError
 from polaris_spark.server import ConnectionBounds
 from polaris_spark.testing.waiting import wait_until
-from tests.server.servers import Remote, Server, options, refused
+from tests.server.servers import Remote, Server, options, refused_options
 
 FEW_FILES = 256
 THREADS = 4
@@ -97,7 +97,7 @@ def test_bounds_follow_the_hard_limit(hard_limit: list[tuple[int, int]]) -> None
     ],
 )
 def test_impossible_bounds_are_refused(tmp_path: Path, arguments: list[str], told: str) -> None:
-    assert told in refused(f"sqlite://{tmp_path / 's.db'}", *options(tmp_path / "w", *arguments))
+    assert told in refused_options(f"sqlite://{tmp_path / 's.db'}", *options(tmp_path / "w", *arguments))
 
 
 class Clock:

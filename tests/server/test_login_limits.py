@@ -7,7 +7,7 @@ import os
 import stat
 from pathlib import Path
 
-from polaris_spark.server.login_limits import FailureLimit, Remembered
+from polaris_spark.server.login_limits import REALMS_PER_ADDRESS, FailureLimit, LoginMemory, Remembered
 from polaris_spark.server.logins import LoginLog
 
 
@@ -92,3 +92,20 @@ def test_the_login_log_and_the_files_that_it_replaces_are_readable_by_this_user_
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
     assert modes == {"log": 0o600, "log.1": 0o600, "log.2": 0o600}
+
+
+def test_a_key_of_any_size_needs_the_same_memory() -> None:
+    limit = FailureLimit(6, 60.0, Time())
+    for name in ("x", "x" * 100_000):
+        limit.fail((name, "192.0.2.1"))
+    assert {len(key) for key in limit._full_at} == {16}
+    assert limit.wait_seconds(("x", "192.0.2.1")) == 0
+
+
+def test_the_limit_of_an_address_in_all_realms_is_shared() -> None:
+    served = LoginMemory(2)
+    missing = LoginMemory(2, served.everywhere)
+    for _ in range(2 * REALMS_PER_ADDRESS):
+        missing.everywhere.fail("192.0.2.1")
+    assert served.everywhere.wait_seconds("192.0.2.1") > 0
+    assert served.everywhere.wait_seconds("192.0.2.2") == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -391,6 +392,18 @@ def test_failed_logins_limit_one_realm_only(tmp_path: Path) -> None:
         assert Remote(server.uri).raw("GET", "/healthz")[0] == 200
 
 
+def test_a_client_that_invents_names_of_realms_does_not_avoid_the_limit(tmp_path: Path) -> None:
+    store, _, _ = new_store(tmp_path)
+    options = ["--realms", "all", "--token-key", "env:KEY", "--max-failures-per-address", "2"]
+    with Server(store, *options, env={"KEY": KEY}) as server:
+        begun = time.monotonic()
+        names = [f"invented-{number}" for number in range(60)]
+        statuses = [Tenant(server.uri, name, "wrong").send("GET", "v1/config")[0] for name in names]
+        regained = (time.monotonic() - begun) / 3 + 1  # 20 failures a minute are allowed in all realms
+        assert set(statuses) == {401, 429}
+        assert statuses.count(401) <= 20 + regained
+
+
 def test_without_tokens_only_realms_without_access_control_are_served(tmp_path: Path) -> None:
     store, _, _ = new_store(tmp_path)
     with Server(store, "--realms", "all", "--insecure") as server:
@@ -416,7 +429,7 @@ def test_options_that_many_realms_could_share_are_refused(tmp_path: Path) -> Non
             "--property",
             f"warehouse={tmp_path}",
         ],
-        "logs in to none": ["--insecure", "--property", "credential=env:TOKEN"],
+        "there is no login": ["--insecure", "--property", "credential=env:TOKEN"],
         "is not one of the realms": ["--insecure", "--realm", "other"],
         "must be at least 1": ["--insecure", "--max-open-realms", "0"],
     }

@@ -519,7 +519,7 @@ def storage(**more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("storages", "why"),
     [
-        ([storage(locations=[])], "it has no locations"),
+        ([storage(locations=[])], "the storage has no locations"),
         ([storage(locations=["gs://b/x"])], "is not on S3"),
         ([storage(locations=["wh"])], "not an absolute"),
         ([storage(), storage()], "is given twice"),

@@ -16,7 +16,16 @@ from polaris_spark.errors import InputError
 from polaris_spark.server import Tokens
 from tests.rest.client import Client
 from tests.server.conftest import TOKENS
-from tests.server.servers import Remote, Server, client, error_of, options, refused, token_file
+from tests.server.servers import (
+    Remote,
+    Server,
+    client,
+    error_of,
+    options,
+    refused,
+    refused_options,
+    token_file,
+)
 
 SECRET = "s3cret-s3cret-s3cret"
 
@@ -96,7 +105,7 @@ def test_one_token_comes_from_the_environment(tmp_path: Path) -> None:
 
 def test_unsafe_servers_do_not_start(tmp_path: Path) -> None:
     store = f"sqlite://{tmp_path / 'store.db'}"
-    warehouse = ["--warehouse", str(tmp_path / "w"), "--port", "0"]
+    warehouse = ["--warehouse", str(tmp_path / "w")]
     shared = tmp_path / "shared"
     shared.write_text(f"ann:{SECRET}")
     shared.chmod(0o644)
@@ -120,9 +129,10 @@ def test_unsafe_servers_do_not_start(tmp_path: Path) -> None:
         "write a size": ["--insecure", "--max-body", "lots"],
     }
     for part, arguments in complaints.items():
-        told = refused(store, *warehouse, *arguments, env=env)
+        told = refused_options(store, *warehouse, *arguments, env=env)
         assert part in told, (arguments, told)
         assert SECRET not in told
+    assert "needs tokens" in refused(store, *warehouse, "--port", "0")
 
 
 def test_without_the_libraries_the_extra_is_named(tmp_path: Path) -> None:

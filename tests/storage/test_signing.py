@@ -97,6 +97,7 @@ REFUSED = [
     ("GET", f"{BASE}/lake/wh/db/t/%2E./other/f"),
     ("GET", f"{BASE}/lake/wh/db/t/%252e%252e/other/f"),
     ("GET", f"{BASE}/lake/wh/db/t/%25252e%25252e/other/f"),
+    ("GET", f"{BASE}/lake/wh/db/t/%2525252e%2525252e/other/f"),
     ("GET", f"{BASE}/lake/wh/db/t%2F..%2Fother%2Ff"),
     ("GET", f"{BASE}/lake/wh/db/t/..%2fother/f"),
     ("GET", f"{BASE}/lake/wh/db/t/..%5cother/f"),

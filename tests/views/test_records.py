@@ -14,6 +14,7 @@ from polaris_spark.clock import SystemClock
 from polaris_spark.errors import CorruptionError, InputError
 from polaris_spark.ids import unpack
 from polaris_spark.store.references import ReferenceStore
+from polaris_spark.system.features import ALL_FEATURES
 from polaris_spark.system.leases import LEASE_MS, NodeLeases
 from polaris_spark.system.realms import Realms, RealmState
 from polaris_spark.system.stores import SYSTEM_REALM
@@ -49,6 +50,7 @@ def test_realms_are_all_those_of_the_store(catalog: Catalog, tmp_path: Path) -> 
     assert before <= row["created_at"] <= _now()
     assert row["properties"] == record.properties
     assert row["revisions"] == objects.known_types()
+    assert row["features"] == dict(ALL_FEATURES) != {}
     other.session.close()
 
 

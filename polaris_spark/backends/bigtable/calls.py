@@ -250,13 +250,13 @@ class _Patience:
         self._pause = 0.02
 
     def attempt(self) -> float:
-        """Return the deadline of an attempt that begins now, for idempotent operations, in seconds on the monotonic
-        clock."""
+        """Return the deadline of an attempt of an idempotent operation that begins now, in seconds on the monotonic
+        clock. One attempt gets at most a third of the time-out."""
         return min(self.end, time.monotonic() + self._third)
 
     def waits_after(self, error: Exception) -> bool:
-        """Pause before the next attempt, and return True. Return False without a pause if the error cannot be retried,
-        or no time is left."""
+        """Pause before the next attempt, and return True. Return False without a pause if a retry cannot succeed after
+        this error, or no time is left."""
         end = self._while_unreachable if failures.was_not_sent(error) else self.end
         if not failures.may_be_repeated(error) or time.monotonic() + self._pause > end:
             return False

@@ -99,9 +99,10 @@ class Channel:
 
 
 def open_channel(settings: Settings, host: str, transport: Any) -> Any:
-    """Return a gRPC channel to a host. A transport class of Google's library makes the channel, with the options of
-    this module. A channel to an emulator has no TLS and no credentials.
+    """Return a gRPC channel to a host. A channel to an emulator has no TLS and no credentials.
 
+    Args:
+        transport: the class of Google's library that creates a channel with TLS and credentials.
     Raises:
         StoreURIError: there are no credentials, or they cannot be read.
     """

@@ -86,7 +86,7 @@ def reference_of(key: bytes) -> tuple[str, str]:
 
 
 def prefix_of(key: bytes) -> bytes:
-    """Return the prefix of the realm to which a row key belongs."""
+    """Return the realm's prefix, with which a row key begins."""
     return key[: key.find(_END) + 1]
 
 

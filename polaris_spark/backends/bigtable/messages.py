@@ -48,7 +48,8 @@ class BigtableTable:
         """Return a request that changes a row if the latest cell in its column `version` is equal to `version`, which
         must not be empty.
 
-        The filter is a range with a single value, which compares bytes; a value filter would be a regular expression.
+        The filter is a range that contains only `version`, because a range compares bytes. A filter for a single value
+        would interpret `version` as a regular expression.
         """
         exactly = {"value_range_filter": {"start_value_closed": version, "end_value_closed": version}}
         return _Condition(

@@ -73,8 +73,8 @@ def _samples(calls: Calls, table: BigtableTable) -> list[bytes]:
 
 
 def _realms(calls: Calls, table: BigtableTable) -> Iterator[bytes]:
-    """Yield the key prefixes of all realms that have rows in a table. Each realm takes one read, of the first row after
-    the previous realm."""
+    """Yield the key prefixes of all realms that have rows in a table. One request for each realm
+    reads the first row after the previous realm."""
     start = keys.FIRST
     while True:
         found = list(_rows(calls, table, start, _END, 1))

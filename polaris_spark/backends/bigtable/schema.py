@@ -77,8 +77,8 @@ def set_up(calls: Calls, settings: Settings) -> None:
 
 
 def _refuse_others(ask: Ask, settings: Settings) -> None:
-    """Check that the tables hold no rows of another program: they are empty, or another process has just marked them as
-    a store.
+    """Check that the tables hold no rows of another program. Tables with rows must have the mark of a store, which
+    another process may have written in the meantime.
 
     Raises:
         StoreURIError: the tables belong to another program.
@@ -184,7 +184,7 @@ class _Administration:
 
 
 class _ExistsError(Exception):
-    """The table that was to be created exists already."""
+    """A table cannot be created, because it exists already."""
 
 
 class _ForbiddenError(TryAgainError):

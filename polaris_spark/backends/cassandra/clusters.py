@@ -49,7 +49,7 @@ class ClusterSession:
         return [str(host.datacenter) for host in self._cluster.metadata.all_hosts()]
 
     def agree(self, level: Level) -> None:
-        """Set the consistency levels of later statements. All clients of a store use the same levels."""
+        """Set the consistency levels of later statements to the level of the store, which all its clients use."""
         profile = self._cluster.profile_manager.default
         profile.consistency_level = ConsistencyLevel.name_to_value[level.rows]
         profile.serial_consistency_level = ConsistencyLevel.name_to_value[level.serial]

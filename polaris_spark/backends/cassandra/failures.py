@@ -55,7 +55,7 @@ def transient(error: Exception) -> bool:
 
 
 def too_much(error: BaseException | None) -> bool:
-    """Whether a read that failed with this error may have failed because a node had to read too many rows."""
+    """Whether this error of a failed read is one that occurs when a node has to read too many rows."""
     return isinstance(error, (ReadTimeout, ReadFailure, OperationTimedOut))
 
 
@@ -92,7 +92,7 @@ def explained(
 
 
 def connecting(where: str, error: Exception) -> PolarisError:
-    """Return the error of this package for a session that could not be opened."""
+    """Return the error of this package for a driver error that occurred while a session was opened."""
     text = described(error)
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return StoreURIError(f"{where} presents an untrusted certificate: {text}; check tls and tls_ca")

@@ -86,8 +86,8 @@ class Requests:
         """Send read-only requests in parallel, repeat those that fail, and return the answer to each.
 
         Raises:
-            TryAgainError: a request still failed after a third of the time-out, or a request with `narrower` failed,
-                perhaps because it reads too many rows. The `__cause__` of the error is the driver's error.
+            TryAgainError: a request still failed after a third of the time-out. Or a request whose `narrower` is true
+                failed, perhaps because it reads too many rows. The `__cause__` of the error is the driver's error.
             StoreURIError, StateError: see `failures`.
         """
         return self._repeated(requests, writes=False)
@@ -244,7 +244,7 @@ class Requests:
             )
 
     def _closed_error(self) -> StateError:
-        return StateError(f"the store {self.settings.where} is closed")
+        return StateError(f"the store {self.settings.where} is closed; open it again")
 
 
 class _Deadline:
@@ -259,7 +259,7 @@ class _Deadline:
 
     @property
     def impatient(self) -> bool:
-        """Whether a third of the time has passed. From then on, nothing is retried."""
+        """Whether a third of the time-out has passed. After that, no request is retried."""
         return self.left < self._seconds * 2 / 3
 
 

@@ -77,7 +77,7 @@ def _narrowed(
     patience: float,
 ) -> Iterator[list[Row]]:
     """Yield pages of the rows whose numbers (tokens or ids) are above `low` and up to `high`. The range is read in
-    parts. If a part is too much for one request, it is made narrower.
+    parts. If one request cannot read a part, because the part has too many rows, narrower parts are read.
 
     Args:
         read: called with the two bounds of a part; returns its pages.
@@ -143,8 +143,8 @@ class _Given:
         return rows
 
     def until(self, low: int) -> int:
-        """Make `added` skip the rows that the scan has returned already. Return the token after which to read again,
-        which is at least `low`."""
+        """Prepare to read again after an error: make `added` skip the rows that the scan has already returned. Return
+        the token after which the scan must read again; it is not less than `low`."""
         self._again = set(self._keys)
         return low if self._last is None else max(low, token(self._last) - 1)
 

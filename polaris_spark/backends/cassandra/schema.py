@@ -126,9 +126,8 @@ def _keyspace(settings: Settings, nodes: Sequence[str]) -> str:
     if not wanted:
         raise StoreURIError(
             f"{settings.where}: there is no keyspace {settings.keyspace!r}, and it cannot be created without the "
-            "option 'replication': add replication=3, or a number for each datacenter such as "
-            "replication=dc1:3,dc2:3 (1 on a "
-            "single node)"
+            "option 'replication': add replication=3, or a number for each datacenter, such as "
+            "replication=dc1:3,dc2:3; for a cluster of a single node, add replication=1"
         )
     for place, copies in wanted.items():
         for each in sorted(set(nodes)) if place == EVERYWHERE else [place]:

@@ -78,8 +78,8 @@ def check_whole(response_dict: dict[str, Any], **_: object) -> None:
     and it treats an error with incomplete JSON as an unknown error.
 
     Raises:
-        HalfAnswerError: the body is empty, which never happens with DynamoDB; its checksum differs; or the response is
-            an error whose body is the beginning of a JSON object.
+        HalfAnswerError: the body is empty, although DynamoDB never sends an empty body; or the body does not match its
+            checksum; or the response is an error, and its body is an incomplete JSON object.
     """
     body, status = response_dict["body"], response_dict["status_code"]
     checksum = response_dict["headers"].get("x-amz-crc32")
@@ -88,7 +88,7 @@ def check_whole(response_dict: dict[str, Any], **_: object) -> None:
         or (checksum and checksum != str(zlib.crc32(body)))
         or (status >= 400 and _is_half_object(body))  # the driver detects this in other responses
     ):
-        raise HalfAnswerError(f"an answer with status {status} was truncated")
+        raise HalfAnswerError(f"a response with status {status} was truncated")
 
 
 def _is_half_object(body: bytes) -> bool:

@@ -37,16 +37,16 @@ class Requests:
         begin_anew_in_children(self)
 
     def begin_in_child(self) -> None:
-        """Start with new locks, and without threads and connections. Called again in a forked child, which must not use
-        the locks and connections of its parent."""
+        """Start with new locks, and without threads and connections. The constructor calls this. A forked child calls
+        it again, because it must not use the locks and connections of its parent."""
         self._lock = threading.Lock()
         self._places = OperationLimit(self.settings.connections, self.settings.timeout)
         self._client: Any = None
         self.workers.begin_in_child()
 
     def close(self) -> None:
-        """Wait until the requests that `workers` send have ended, and close the connections. Later requests raise
-        `StateError`."""
+        """Wait until the threads of `workers` have finished their requests, and close the connections. Later requests
+        raise `StateError`."""
         with self._lock:
             self._closed = True
             client = self._client
@@ -117,7 +117,7 @@ class Requests:
             if pending and not pauses.wait(again=left < before):
                 raise OutcomeUnknownError(
                     f"{self.settings.where} is overloaded: only {len(requests) - left} of {len(requests)} rows "
-                    "were written or deleted"
+                    "were written or deleted; try again later, or raise the capacity of the tables"
                 )
 
     def _repeated(self, operation: str, parameters: dict[str, Any], *, writes: bool) -> dict[str, Any]:

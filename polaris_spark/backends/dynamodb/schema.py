@@ -21,7 +21,7 @@ _PASSING: Final = frozenset({"CREATING", "DELETING"})
 
 
 def name(prefix: str, table: Table) -> str:
-    """Return the name in DynamoDB of a store's table; `prefix` is the store's prefix."""
+    """Return the name that a table of a store has in DynamoDB. `prefix` is the store's prefix."""
     return f"{prefix}.{table}"
 
 

@@ -52,8 +52,8 @@ class Settings:
         given = Given(uri.scheme, options, _OPTIONS)
         if (uri.user is None) != (given.password is None):
             raise StoreURIError(
-                f"{uri}: give both the access key's id (as the user in the URI) and its secret (as store.password), or "
-                "neither, to use the credentials of the environment or the instance"
+                f"{uri}: set both the access key's id (the user in the URI) and its secret (store.password); or set "
+                "neither of them, to use the credentials of the environment or the instance"
             )
         return cls(
             _matching(

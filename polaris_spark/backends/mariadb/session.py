@@ -56,7 +56,7 @@ class MariaDBSession:
         """Connect, and apply the session settings that the statements rely on.
 
         Args:
-            settings: they include the server, the account and the time-outs.
+            settings: among others, the server's address, the account and the time-outs.
             database: the database to use, which must exist; None to select no database.
         Raises:
             pymysql.Error, RuntimeError, GARBLED: PyMySQL could not connect.
@@ -186,7 +186,9 @@ class MariaDBSession:
         )[-1]
         variables = {str(name): str(value) for name, value in found.rows}
         if variables.get("read_only", "OFF") != "OFF":
-            raise RefusedError("1290", "the server is read-only: a replica, or in a failover")
+            raise RefusedError(
+                "1290", "the server is read-only: it is a replica, or a failover is in progress"
+            )
         if variables.get("wsrep_on") == "ON":  # Galera: make earlier commits of other nodes visible
             self.run("SET SESSION wsrep_sync_wait = 7")
         return int(variables["max_allowed_packet"])

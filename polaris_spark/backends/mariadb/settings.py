@@ -84,8 +84,9 @@ def _place(uri: StoreURI, given: Given) -> dict[str, object]:
 
 
 def _encryption(uri: StoreURI, given: Given) -> dict[str, object]:
-    """Return PyMySQL's arguments for TLS. The values of `ssl_mode` have the same meaning as in MySQL's own clients. The
-    default is `verify-identity` with `ssl_ca`, `required` with only `ssl_cert` or `ssl_key`, otherwise `preferred`."""
+    """Return PyMySQL's arguments for TLS. The values of `ssl_mode` have the same meaning as in MySQL's own clients. If
+    `ssl_mode` is missing, its value depends on the other options: `verify-identity` if `ssl_ca` is given, else
+    `required` if `ssl_cert` or `ssl_key` is given, else `preferred`."""
     files = {name: given.texts[name] for name in ("ssl_ca", "ssl_cert", "ssl_key") if name in given.texts}
     usual = "verify-identity" if "ssl_ca" in files else "required" if files else "preferred"
     mode = given.one_of("ssl_mode", _SSL_MODES) or usual

@@ -104,7 +104,7 @@ def _database(uri: StoreURI) -> str:
         raise StoreURIError(f"{uri} names no database; write {uri.scheme}://user@host:27017/database")
     if not _DATABASE.fullmatch(uri.path) or len(uri.path.encode()) > 63 or uri.path in _TAKEN:
         raise StoreURIError(
-            f"{uri.path!r} is not a valid name of a MongoDB database for a store: 1 to 63 bytes without any of "
-            f'/\\. "$*<>:|?, and none of {", ".join(_TAKEN)}'
+            f"a store cannot use a MongoDB database named {uri.path!r}: the name must have 1 to 63 bytes, none of the "
+            f'characters /\\. "$*<>:|?, and must not be one of {", ".join(_TAKEN)}'
         )
     return uri.path

@@ -204,8 +204,8 @@ class CloudRequests(Requests):
 
 
 class _ChangedError(TryAgainError):
-    """The object is not in the state that a request requires. The request is a conditional PUT of this module, or a GET
-    with which the library continues an interrupted read."""
+    """The object is not in the state that a request requires. The request is either a conditional PUT, or a GET by
+    which the library continues an interrupted read."""
 
 
 class _AbsentError(PolarisError):

@@ -155,7 +155,7 @@ class DirectoryRequests(Requests):
                 return None
             self._write(path, body)
             if not self._is_current():
-                raise OutcomeUnknownError(f"{self._replaced()}; the last change may be lost")
+                raise OutcomeUnknownError(f"{self._replaced()}; the change to {key!r} may be lost")
         return _mark(body)
 
     def delete(self, keys: Sequence[str]) -> None:
@@ -204,8 +204,8 @@ class DirectoryRequests(Requests):
         return []
 
     def _is_current(self) -> bool:
-        """Whether the path still leads to the directory that this process used first. Another directory at this path is
-        another store, for which this process's leases and cached rows are not valid.
+        """Whether the path still leads to the directory that this process used first. If another directory has replaced
+        that directory, the path leads to another store, for which this process's leases and cached rows are not valid.
 
         Raises:
             FileNotFoundError: this is the first call, and the directory does not exist.
@@ -280,7 +280,7 @@ class DirectoryRequests(Requests):
 
     @contextlib.contextmanager
     def _locked(self, key: str) -> Iterator[None]:
-        """Hold the lock that belongs to a key within the block.
+        """Within the block, hold the lock that belongs to a key.
 
         Raises:
             TryAgainError: other operations held the lock until the time-out.
@@ -302,8 +302,8 @@ class DirectoryRequests(Requests):
 
     @contextlib.contextmanager
     def _explaining(self, doing: str) -> Iterator[None]:
-        """Raise the error of this package for an `OSError` in the block. Such an error means that nothing was changed,
-        because `_flush` handles the errors that occur after a change."""
+        """Translate an `OSError` in the block to an error of this package. Such an `OSError` means that nothing was
+        changed, because `_flush` handles the errors that occur after a change."""
         try:
             yield
         except OSError as error:
@@ -350,7 +350,7 @@ class DirectoryRequests(Requests):
             raise NoStoreError(self.where)
 
     def _has_known_format(self) -> bool:
-        """Return whether the directory holds a store. The answer yes is remembered.
+        """Return whether the directory holds a store. After the first answer True, the directory is not read again.
 
         Raises:
             NewerFormatError: a newer release made the store.

@@ -146,9 +146,9 @@ class PackedRows:
     def _add(
         self, realm: str, key: str, place: PackRange, seen: _Seen, rows: Collection[ObjectRow]
     ) -> _Left[ObjectRow]:
-        """Add those rows to a pack that it does not hold yet, as many as fit; none if the pack is closed. Return the
-        rows that the pack then still lacks, and the level of the packs to try next (`SINGLE`: each row becomes a
-        separate object)."""
+        """Add rows to a pack. Rows that the pack already holds are not added again. If the pack is closed, add no rows;
+        otherwise add as many as fit. Return the rows that are still not in the pack, and the level of the packs to try
+        next (`SINGLE`: each row becomes a separate object)."""
         stored, fresh = seen.stored, False
         for _ in self._tries(seen):
             if not fresh and stored is not None and _settled(stored.content, rows):
@@ -165,7 +165,8 @@ class PackedRows:
         raise self._given_up(key, seen)
 
     def _remove(self, realm: str, key: str, seen: _Seen, unwanted: Collection[ObjectKey]) -> _Left[ObjectKey]:
-        """Remove rows from a pack. Return the rows that the pack did not hold, and the level at which they may be."""
+        """Remove rows from a pack. Return the rows that the pack did not hold, and the level of the packs that can hold
+        them (`SINGLE`: they can only be separate objects)."""
         for _ in self._tries(seen):
             stored = self._read_again(key, seen)
             old = stored.content if stored else Content()
@@ -176,17 +177,17 @@ class PackedRows:
         raise self._given_up(key, seen)
 
     def _replace(self, seen: _Seen, realm: str, key: str, new: Content, old: _Stored | None) -> bool:
-        """Replace a pack's content with `new`, which is what remains of it. If nothing remains, the pack is open, and
-        the storage has conditional deletes, delete the pack instead. Return whether this is certain to have
-        succeeded."""
+        """Replace a pack's content with `new`, the content that remains after a removal of rows. Delete the pack
+        instead if no rows remain, the pack is open, and the storage has conditional deletes. Return whether the change
+        certainly succeeded."""
         if old is None or new.rows or new.next or not self._requests.conditional_deletes:
             return self._put(seen, realm, key, new, old)
         seen.stored = None
         return self._requests.delete_if(key, old.mark)
 
     def _put(self, seen: _Seen, realm: str, key: str, new: Content, old: _Stored | None) -> bool:
-        """Replace a pack by `new` if it is still in the state `old`. Return whether the replacement certainly
-        succeeded."""
+        """Replace the content of a pack with `new` if the pack is still in the state `old`. Return whether the
+        replacement certainly succeeded."""
         seen.stored = None
         try:
             with _keeping_doubt(seen):
@@ -253,8 +254,8 @@ class _Seen:
     def together(
         self, rows: list[ObjectRow], add: Callable[[Collection[ObjectRow]], _Left[ObjectRow]]
     ) -> _Left[ObjectRow]:
-        """Add rows to the pack with `add`, together with the rows of other calls that wait. Return the rows of this
-        call that were not added, and the level at which to add them.
+        """Add rows to the pack by `add`. One call of `add` gets these rows and the rows of all other calls that are
+        waiting. Return the rows of this call that were not added, and the level at which to add them.
 
         Raises:
             OutcomeUnknownError: another call, which was adding the rows of this call, was interrupted.
@@ -286,8 +287,8 @@ class _Seen:
 
 @contextlib.contextmanager
 def _keeping_doubt(seen: _Seen) -> Iterator[None]:
-    """If the block raises a `TryAgainError` after an answer was lost, raise the earlier `OutcomeUnknownError` instead.
-    A `TryAgainError` would say that nothing was changed."""
+    """If the block raises a `TryAgainError`, and the answer to an earlier attempt was lost, raise the
+    `OutcomeUnknownError` of that attempt instead. A `TryAgainError` would wrongly say that nothing was changed."""
     try:
         yield
     except TryAgainError:
@@ -297,8 +298,9 @@ def _keeping_doubt(seen: _Seen) -> Iterator[None]:
 
 
 def _settled(content: Content, rows: Collection[ObjectRow]) -> bool:
-    """Whether `_add` must read a pack before it relies on the cached content, which may be outdated. This is so if, by
-    the cache, the pack holds all of the rows, or is closed and holds some of them. `_add` would not write such rows."""
+    """Whether `_add` must read a pack before it relies on the cached content. `_add` does not write rows that the
+    cached content holds, but this content may be outdated. So the pack must be read if the cached content holds all of
+    the rows, or if it is closed and holds some of them."""
     held = sum((row.id, row.part) in content.rows for row in rows)
     return held == len(rows) or (held > 0 and content.next != OPEN)
 

@@ -135,9 +135,14 @@ def filled(place: PackRange, old: Content, rows: Collection[ObjectRow]) -> tuple
 
 
 def _below(place: PackRange, keys: Collection[ObjectKey | ObjectRow], size: int) -> int:
-    """Return the level for further rows of a pack that is closed: the first level after `place.level` at which the rows
-    of one range fill at most half a pack, if their ids are as dense as `keys`. If there is no such level, return the
-    last level, or `SINGLE` if `place` has the last level. `size` is the total size of the rows of `keys`, in bytes."""
+    """Return the level of the packs that take further rows after the pack for `place` is closed: the first level after
+    `place.level` at which the rows of one range fill at most half a pack, if further ids are as dense as those of
+    `keys`. If there is no such level, return the last level, or `SINGLE` if `place` has the last level.
+
+    Args:
+        keys: the keys of the rows in the pack, and the rows that did not fit into it.
+        size: total size of all these rows, in bytes.
+    """
     ordinals = [_ordinal(key.id) for key in keys]
     span = max(ordinals) - min(ordinals) + 1
     for level in range(place.level + 1, SINGLE):

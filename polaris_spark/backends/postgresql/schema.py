@@ -105,8 +105,9 @@ def _compression(session: PostgreSQLSession) -> str:
 
 def _mark(session: PostgreSQLSession, schema: str) -> tuple[str, bool]:
     """Return the comment of the table `objects` (empty if there is none), and whether one of the store's tables exists.
-    The tables of a store are created in one transaction, so a `references` without `objects` belongs to another
-    program. The comment of `references` is then returned. In a store, `references` has no comment."""
+
+    If only the table `references` exists, return its comment. Such a table belongs to another program, because the
+    tables of a store are created in one transaction. A store's `references` has no comment."""
     found = session.script(
         "SELECT obj_description(c.oid, 'pg_class') FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
         f" WHERE n.nspname = {literal(schema)} AND c.relname IN ('objects', 'references')"

@@ -125,7 +125,7 @@ class Statements:
 
 
 def statements(schema: str) -> Statements:
-    """Return the statements on the store in a schema."""
+    """Return the SQL statements for the store whose tables are in a schema."""
     name = quoted(schema)
     tables = {
         "objects": f"{name}.objects",

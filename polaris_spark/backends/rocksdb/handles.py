@@ -62,7 +62,8 @@ class Handle:
 
     @property
     def databases(self) -> list[Rdict]:
-        """The databases that are open: the primary, the secondary, both for a moment, or none."""
+        """The databases that are open: the primary or the secondary, or briefly both (while this process becomes the
+        writer), or none."""
         return [database for database in (self._primary, self._secondary) if database is not None]
 
     def create(self) -> None:
@@ -81,7 +82,7 @@ class Handle:
                 time.sleep(0.02)
 
     def close(self) -> None:
-        """Wait until operations in progress have ended, and close the database. It cannot be opened again.
+        """Wait until operations in progress have ended, and close the database. This handle cannot open it again.
 
         Raises:
             TryAgainError: the operations did not end within `_PATIENCE_S` seconds; nothing was closed.
@@ -239,8 +240,9 @@ class Handle:
         return number
 
     def _pending(self, key: bytes) -> int:
-        """Return the number of the write for whose sync an operation on a key must wait; 0 if the operation need not
-        wait. A write that was interrupted before it began does not count."""
+        """Return the number of the newest write of a key, if this write may not be on disk yet; an operation on the key
+        must wait until it is. Return 0 if there is no such write. A write that was interrupted before it began does not
+        count."""
         return min(self._unsynced.get(key, 0), self._syncs.written)
 
     def _synced(self, key: bytes, number: int) -> None:
@@ -356,8 +358,8 @@ class Handle:
         it would release the lock.
 
         Raises:
-            StateError: another process is the writer; or this process has the database open as the writer, under
-                another path or as a store that was replaced.
+            StateError: another process is the writer; or this process is the writer through another handle, which
+                opened the database under another path, or before the store was replaced.
         """
         try:
             if open_files.is_held(os.stat(f"{self._path}/LOCK")):

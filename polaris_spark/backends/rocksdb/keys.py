@@ -37,7 +37,7 @@ def row_prefix(table: Table, realm: str) -> bytes:
 @lru_cache(256)
 def _whole(prefix_bytes: int) -> Callable[[bytes, int, int], bytes]:
     """Return a function that makes an object's key from a prefix of `prefix_bytes` bytes, an id and a part. One call of
-    it is faster than appending the result of `place` to the prefix."""
+    this function is faster than appending the result of `place` to the prefix."""
     return struct.Struct(f">{prefix_bytes}sqi").pack
 
 

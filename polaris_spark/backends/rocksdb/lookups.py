@@ -43,9 +43,10 @@ def _looked_up(sought: Sequence[bytes], database: Rdict) -> list[bytes | None]:
 
 
 def _followed(sought: Sequence[bytes], database: Rdict) -> list[bytes | None]:
-    """Read keys with an iterator until its seeks would cost more time than single lookups. Return the values of the
-    keys up to there. None means that the iterator did not find a key, either because the row is missing or because of
-    an error; the caller then uses RocksDB's own lookup for this key."""
+    """Read keys in the order of `sought` with an iterator, and stop when its seeks would cost more time than single
+    lookups. Return the values of the keys that were read until then. A value of None means that the iterator did not
+    find the key, either because the row is missing or because of an error. For such a key, and for the keys that were
+    not read, the caller uses RocksDB's own lookup."""
     options = ReadOptions()
     options.set_max_skippable_internal_keys(_SKIPPED)
     found: list[bytes | None] = []

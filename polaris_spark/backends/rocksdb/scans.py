@@ -35,9 +35,9 @@ row. This happens if the driver's iterator hides a temporary error, or if the ro
 
 
 def splits(handle: Handle, table: Table, realms: Sequence[str] | None, n: int) -> list[Split]:
-    """Return about `n` splits, which are ranges of keys. The bounds are keys that searches at evenly spaced ids find,
-    so the ranges hold equally many rows only if the ids are spread evenly. Better bounds would require reading all
-    rows."""
+    """Return about `n` splits, which are ranges of keys. To find the bounds, the function seeks to evenly spaced ids
+    and takes the key of the next row. So the ranges hold equally many rows only if the ids are spread evenly. Better
+    bounds would require reading all rows."""
     names = handle.read(partial(_realms, table)) if realms is None else distinct(realms)
     per_realm = -(-max(1, n) // max(1, len(names)))
     ranges: list[tuple[bytes, bytes]] = []

@@ -207,8 +207,8 @@ def _reference(connection: sqlite3.Connection, realm: str, name: str) -> Referen
 def _page(
     statement: str, arguments: tuple[object, ...], connection: sqlite3.Connection
 ) -> list[tuple[Any, ...]]:
-    """Run a query, and return its first rows, up to the row with which the size of the values reaches `BATCH_BYTES`.
-    The cursor is closed then, so that no read lock remains."""
+    """Run a query, and return its first rows, up to and including the row at which the total size of the values reaches
+    `BATCH_BYTES`. The cursor is closed before this function returns, so that no read lock remains."""
     cursor = connection.execute(statement, arguments)
     try:
         return next(batches(cursor, lambda row: len(row[3])), [])

@@ -55,10 +55,13 @@ _TABLES: Final = (
 def create(path: str) -> None:
     """Create a file with the tables, accessible only to its owner. An existing file is not changed.
 
-    The file gets its tables under another name. Otherwise, many processes that open a new store at the same time would
-    lock each other out: SQLite cannot change a file to a write-ahead log while another process reads it. The file is
-    empty if the file system has no hard links or no space, or if a log or journal of a removed file is there. SQLite
-    removes these when it finds an empty file, but would apply them to any other.
+    The tables are created in a temporary file, which is then linked to `path`. Otherwise, many processes that open a
+    new store at the same time would lock each other out: SQLite cannot switch a file to a write-ahead log while another
+    process reads it.
+
+    In two cases, the file is created empty, without tables: if the temporary file cannot be made or linked (no space,
+    or no hard links), or if the log or journal of a removed database is still beside `path`. SQLite deletes an old log
+    or journal if the database file is empty, but would apply it to a file with content.
 
     Raises:
         StoreURIError: the file cannot be created.
@@ -75,7 +78,9 @@ def create(path: str) -> None:
         finally:
             connection.close()
         if any(map(os.path.lexists, all_paths(temporary)[1:])):  # the log could not be moved into the file
-            raise StorageFullError(f"sqlite://{temporary} is not complete")
+            raise StorageFullError(
+                f"the write-ahead log of sqlite://{temporary} could not be moved into the file"
+            )
         os.link(temporary, path)
     except FileExistsError:
         return
@@ -150,8 +155,8 @@ class Connection(sqlite3.Connection):
         open_files.release(*(file for _, file in self._open))  # if it was collected without being closed
 
     def is_current(self) -> bool:
-        """Whether the paths still lead to the open files. If they do not, SQLite would continue with the removed files,
-        which no other process sees."""
+        """Whether the paths of the database, its log and the log's index still lead to the open files. If they do not,
+        SQLite would continue with the removed files, which no other process sees."""
         try:
             if not self._folder:
                 return self._look(None)

@@ -40,7 +40,7 @@ def found(connection: sqlite3.Connection, realm: str, keys: Collection[ObjectKey
 def _first_parts(
     connection: sqlite3.Connection, realm: str, ids: Sequence[int]
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield id and value of the rows that have one of these ids and the part 0."""
+    """Yield the id and the value of each row that has one of these ids and the part 0."""
     steps = list(map(sub, ids[1:], ids))
     joined, values = _of_ids, ids
     if 2 * steps.count(1) > len(ids):

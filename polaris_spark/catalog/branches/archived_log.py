@@ -1,14 +1,14 @@
-"""The archived log: the log entries of commits that were trimmed, without their states.
+"""The archived log: the log entries of commits that were trimmed, without the data that these commits pointed to.
 
 `maintenance.log_archive` archives the log of a commit before the commit is trimmed. The entries of consecutive commits
 form a part (`LogPart`): one compressed object without pointers, so that a sweep can delete the commits and the objects
-that they needed. The index `log` of the reference `log-archive` maps the line of a reference and the number of a part's
-first commit to the part, and describes the part (`PartRange`). The archive is a reference like any other, so every job
-that copies, checks, recovers or sweeps a realm handles it without further rules.
+that they needed. The index `log` of the reference `log-archive` lists the parts. The key of a part is the line of its
+reference (see below) and the number of its first commit; the value describes the part (`PartRange`). The archive is a
+reference like any other, so every job that copies, checks, recovers or sweeps a realm handles it without further rules.
 
 A *line* identifies the log of one reference. A branch keeps its line when it is renamed or restored after a drop. It
-gets a new line when it is moved to another commit, because the numbers of its commits begin again there. A part of a
-branch only has commits of that branch: the commits from before it began are in the log of another branch.
+gets a new line when it is moved to another commit, because the numbers of its commits begin again there. The parts of a
+branch contain only its own commits: the commits before the branch began are in the log of another branch.
 """
 
 from __future__ import annotations
@@ -223,9 +223,9 @@ class ArchivedLog(NamedTuple):
 
     @property
     def oldest(self) -> int:
-        """Number of the commit from which on the log is kept without gaps.
+        """Number of the commit with which the part of the log that has no gaps begins.
 
-        The archive can also have older commits, if the log was not archived for a time.
+        The archive can also have older commits, before a gap, if the log was not archived for a time.
         """
         found = self.floor
         for part in reversed(self.parts):
@@ -260,8 +260,8 @@ class ArchivedLog(NamedTuple):
         return next(self.newest_first(store, number, number), None)
 
     def number_at(self, store: ObjectStore, as_of: AsOf) -> int | None:
-        """Return the number of the archived commit at a point: the commit itself or, for a time, the newest commit that
-        is not later. Return None if the archive does not have it."""
+        """Return the number of the archived commit that `as_of` names: a commit by its number or id or, if `as_of` is a
+        time, the newest commit that is not later. Return None if the archive does not have the commit."""
         if as_of.number is not None:
             return None if self.commit(store, as_of.number) is None else as_of.number
         for part in reversed(self.between(0, self.floor - 1)):
@@ -310,7 +310,7 @@ def log_from(store: ObjectStore, head: Head, reference: str, first: int) -> Iter
     trimmed are read from the archive.
 
     Raises:
-        HistoryTrimmedError: the log of such a commit is not kept.
+        HistoryTrimmedError: the log of commit `first`, or of a trimmed commit after it, is not in the archive.
     """
     floor = head.floor_number
     if first < floor:
@@ -325,14 +325,14 @@ def log_from(store: ObjectStore, head: Head, reference: str, first: int) -> Iter
 
 
 def number_in_log(store: ObjectStore, head: Head, archived: ArchivedLog, as_of: AsOf) -> int:
-    """Return the number of the commit at a point of the log of a reference, archived commits included.
+    """Return the number of the commit that `as_of` names in the log of a reference. The log includes archived commits.
 
     Args:
         head: head of the reference. It has no commit if only the archived log of the reference is left.
     Raises:
-        HistoryTrimmedError: the point is older than the oldest commit whose log is kept.
-        BeforeHistoryError: the point is a time before the first commit.
-        InputError: the point is a commit that is not in this log.
+        HistoryTrimmedError: `as_of` is older than the oldest commit whose log is kept.
+        BeforeHistoryError: `as_of` is a time before the first commit.
+        InputError: `as_of` is a commit that is not in this log.
     """
     error: HistoryTrimmedError | InputError
     try:
@@ -354,12 +354,12 @@ def number_in_log(store: ObjectStore, head: Head, archived: ArchivedLog, as_of: 
 
 
 def first_after(store: ObjectStore, head: Head, archived: ArchivedLog, since: AsOf) -> int:
-    """Return the number of the first commit after a point of the log of a reference, archived commits included; the
-    number of the newest commit plus one if none is later.
+    """Return the number of the first commit after `since` in the log of a reference, which includes archived commits.
+    If no commit is later, return the number of the newest commit plus one.
 
     Raises:
-        HistoryTrimmedError: the log of commits after the point may be gone.
-        InputError: the point is not a commit of this log.
+        HistoryTrimmedError: log entries are missing between `since` and the oldest commit whose log is kept.
+        InputError: `since` is not a commit of this log.
     """
     oldest = archived.oldest
     if since.number is not None and since.number + 1 == oldest:
@@ -379,7 +379,7 @@ def first_after(store: ObjectStore, head: Head, archived: ArchivedLog, since: As
 
 
 def commit_in_log(store: ObjectStore, head: Head, archived: ArchivedLog, number: int) -> Commit:
-    """Return the commit with a number in the log of a reference, perhaps an archived one.
+    """Return the commit with a number in the log of a reference. The commit may be an archived one.
 
     Raises:
         HistoryTrimmedError: the log of this commit is not kept.
@@ -394,7 +394,7 @@ class Archive:
     def __init__(self, references: ReferenceReader, registry: CommitReader | None = None) -> None:
         """
         Args:
-            registry: a commit of the registry, if the caller has read it.
+            registry: a commit of the registry; if None, the newest commit is read.
         """
         self._references = references
         registry = registry or references.registry()
@@ -422,8 +422,12 @@ class Archive:
         return {line: tuple(parts) for line, parts in found.items()}
 
     def time_of(self, commits: tuple[int, ...]) -> int | None:
-        """Return the time of the archived commit with one of these ids, in milliseconds since 1970; None if the archive
-        does not have it."""
+        """Return the time of an archived commit, in milliseconds since 1970; None if the archive does not have the
+        commit.
+
+        Args:
+            commits: the possible ids of the commit. (A text can be read as a decimal and as a hexadecimal id.)
+        """
         store, point = self._references.store, AsOf("", commits)
         for parts in self.lines().values():
             archived = ArchivedLog(parts, parts[-1].range.last + 1)

@@ -1,14 +1,14 @@
-"""Changes of branches and tags that exist: rename, move to another commit, protect, and change owner and comment.
+"""Changes to existing branches and tags: rename, move to another commit, protect, and change owner and comment.
 
-Only merges, reverts and cherry-picks may change a protected branch. It can be neither dropped, renamed nor moved. Its
-registration and its commits say that it is protected (`protection`).
+Only merges, reverts and cherry-picks may change the content of a protected branch. A protected branch cannot be
+dropped, renamed or moved. Its registration and its commits record that it is protected (`protection`).
 
-These changes may be committed to a protected branch, because they apply the difference of two states and evaluate the
-checks of the branch, or do not change what the branch contains (`Change.onto_protected`): merges, reverts and
-cherry-picks; the copy of the catalog's properties; expiry of snapshots and the record of deleted files; loads of lazily
-imported tables; compaction of indexes. Trimming and fencing change the row and make no commit. Reports of scans and
-commits have a reference of their own. All other changes are refused, among them refreshes of materialized views,
-transactions and `undrop`.
+The following changes may be committed to a protected branch (`Change.onto_protected`). Merges, reverts and cherry-picks
+may be, because they apply the difference of two states and evaluate the checks of the branch. Other changes may be,
+because they do not change what the branch contains: the copy of the catalog's properties; expiry of snapshots and the
+record of deleted files; loads of lazily imported tables; compaction of indexes. All other changes are refused, among
+them refreshes of materialized views, transactions and `undrop`. Protection does not affect trimming and fencing, which
+change the row of the branch and make no commit, or the reports of scans and commits, which have their own reference.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def rename(catalog: Catalog, kind: Kind, name: str, to: str, operation: Operatio
 
     Raises:
         AlreadyExistsError: a branch or tag has the new name.
-        BadRequestError: it is the branch main, or no branch or tag can have the new name.
+        BadRequestError: the branch is `main`, or no branch or tag can have the new name.
         NotFoundError: the branch or tag does not exist.
         ProtectedBranchError: the branch is protected.
     """
@@ -88,10 +88,10 @@ def reassign_branch(
 
     Args:
         to: the state to move to (`catalog.branches.states`): another branch, a tag, or a commit or time of this branch.
-        expected: number or id of the newest commit that the branch has; empty for the present one.
+        expected: number or id of the newest commit that the branch must have; empty for any.
     Raises:
         BadRequestError: the state belongs to an open transaction.
-        CommitFailedError: the branch has another newest commit than `expected`, or gets one at the same time.
+        CommitFailedError: the newest commit of the branch is not `expected`, or the branch got a new commit meanwhile.
         NotFoundError: the branch or the state does not exist.
         ProtectedBranchError: the branch is protected.
     """
@@ -135,7 +135,7 @@ def reassign_branch(
 
 
 def protect_branch(catalog: Catalog, name: str, operation: Operation, *, protected: bool = True) -> Branch:
-    """Protect a branch, or end its protection. The change applies to all processes when this function returns.
+    """Protect a branch, or end its protection. When this function returns, the change is in effect in all processes.
 
     Raises:
         BadRequestError: the branch is a staging area.

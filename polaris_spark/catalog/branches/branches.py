@@ -161,11 +161,12 @@ def drop_branch(catalog: Catalog, name: str, operation: Operation, *, expected: 
     """Drop a branch. It can be restored until its grace period ends.
 
     Args:
-        expected: id of the newest commit that the branch must have; None for any. A commit that comes between this
-            check and the drop restores the branch at once. If this process dies then, it stays dropped.
+        expected: id of the newest commit that the branch must have; None for any. If another process commits to the
+            branch between this check and the drop, the branch is restored at once and the call fails. If this process
+            dies before it restores the branch, the branch stays dropped.
     Raises:
-        BadRequestError: it is the branch main.
-        CommitFailedError: the branch has another newest commit than `expected`.
+        BadRequestError: the branch is `main`.
+        CommitFailedError: the newest commit of the branch is not `expected`.
         NotFoundError: the branch does not exist.
         ProtectedBranchError: the branch is protected.
     """
@@ -204,7 +205,7 @@ def drop_tag(catalog: Catalog, name: str, operation: Operation) -> None:
 
 
 def undrop(catalog: Catalog, kind: Kind, name: str, operation: Operation) -> Branch:
-    """Restore a dropped branch with its last commit, or a dropped tag.
+    """Restore a dropped branch, with the last commit that it had, or a dropped tag.
 
     Raises:
         AlreadyExistsError: a tag or branch of this name exists.
@@ -223,13 +224,15 @@ def undrop(catalog: Catalog, kind: Kind, name: str, operation: Operation) -> Bra
 
 
 def references_of(catalog: Catalog, kind: Kind, name: str) -> tuple[str, str]:
-    """Return the name of the reference of a branch or tag, and the name that it would have as the other kind."""
+    """Return the name of the reference of a branch or tag. Also return the name that the reference would have if the
+    branch were a tag, or the tag a branch."""
     names = head_name(catalog.row, name), tag_name(catalog.row, name)
     return names if kind == "branch" else names[::-1]
 
 
 def _bound(catalog: Catalog, kind: Kind, name: str, operation: Operation, made: Registered) -> Branch:
-    """Return a branch or tag that was created or restored. The branch gets a copy of the catalog's properties."""
+    """Complete a branch or tag that was just created or restored, and return it. A branch gets a copy of the catalog's
+    properties, if it needs one."""
     if kind == "branch":
         reference = head_name(catalog.row, name)
         bind_branch(catalog.references, catalog.context, operation._replace(id=b""), catalog.row, reference)
@@ -285,7 +288,8 @@ def _create(
 
 
 def _source(catalog: Catalog, name: str, point: str) -> CommitReader:
-    """Return the newest commit of a branch or tag, or the one at a point of its history."""
+    """Return the newest commit of a branch or tag or, if `point` is not empty, the commit at this point of its
+    history."""
     newest = branch_or_tag_of(catalog, name)
     if not point:
         return newest
@@ -310,17 +314,17 @@ def require_name(kind: str, name: str) -> None:
     if problem is None and name.startswith(AREA):
         problem = f"begins with {AREA!r}, as the names of staging areas do"
     if problem is not None:
-        raise BadRequestError(f"the name of a {kind} {name[:200]!a} {problem}")
+        raise BadRequestError(f"{name[:200]!a} cannot be the name of a {kind}: the name {problem}")
 
 
 def taken(catalog: Catalog, name: str) -> AlreadyExistsError:
-    """Return the error for a name that a branch or tag of the catalog has already."""
+    """Return the error to raise because a branch or tag of the catalog already has this name."""
     kind = "tag" if name in _registered(catalog, tags_prefix(catalog.row)) else "branch"
     return AlreadyExistsError(f"catalog {catalog.name!r} already has a {kind} {name!r}")
 
 
 def is_protected(name: str, error: ProtectedBranchError) -> ProtectedBranchError:
-    """Return the error for a branch that is protected, given the error of its reference."""
+    """Return the error to raise because a branch is protected, given the error that its reference raised."""
     return ProtectedBranchError(f"branch {name!r} is protected: {error}; call unprotect_branch first")
 
 

@@ -184,7 +184,7 @@ def changes_after(
         entries = commit.entries
         if skipped > len(entries):
             raise InputError(
-                f"the position {after} does not exist: commit {commit.number} has {len(entries)} changes"
+                f"the position {after} does not exist: commit {commit.number} has only {len(entries)} changes"
             )
         for index in range(skipped, len(entries)):
             if len(changes) >= limit or characters >= _PAGE_CHARACTERS or hidden >= _MAX_HIDDEN:
@@ -214,7 +214,7 @@ def _require_in(log: BranchLog, after: LogPosition) -> None:
     if number > head.number:
         raise HistoryReplacedError(
             f"there is no commit {number:,}; the newest commit has the number {head.number:,}. If commit {number:,} "
-            "was read earlier, the reference was recovered to a state before a commit that was read; begin again"
+            "was read earlier, the reference was recovered to a state before that commit; begin again"
         )
     first = number + (after.done is None)
     if log.oldest > first:

@@ -42,7 +42,7 @@ _QUERIES = ("SELECT", "WITH", "VALUES", "(")
 
 
 class Check(NamedTuple):
-    """A check of a branch."""
+    """A SQL query that must be true before a merge into a protected branch is committed."""
 
     name: str
     sql: str
@@ -67,8 +67,8 @@ def checks_of(catalog: Catalog, branch: str) -> list[Check]:
 
 
 def add_check(catalog: Catalog, branch: str, check: Check, operation: Operation) -> Check:
-    """Add a check to a branch, and return it. When this returns, no merge that has not evaluated it can be committed
-    to the branch while the branch is protected.
+    """Add a check to a branch, and return the check. From then on, while the branch is protected, a merge can be
+    committed to the branch only if the merge has evaluated the check.
 
     Args:
         check: its SQL text may end with a semicolon, which is removed.
@@ -81,7 +81,7 @@ def add_check(catalog: Catalog, branch: str, check: Check, operation: Operation)
     if problem is None and len(check.name.encode()) > MAX_NAME_BYTES:
         problem = f"is longer than {MAX_NAME_BYTES} bytes"
     if problem is not None:
-        raise BadRequestError(f"the name of a check {check.name[:200]!a} {problem}")
+        raise BadRequestError(f"{check.name[:200]!a} cannot be the name of a check: the name {problem}")
     if branch.startswith(AREA):
         raise BadRequestError(
             f"{branch!r} is a staging area; add the check to the branch into which the area is committed"
@@ -113,16 +113,16 @@ def _query(check: Check) -> str:
     """
     try:
         if len(check.sql.encode()) > MAX_SQL_BYTES:
-            raise BadRequestError(f"it is longer than {MAX_SQL_BYTES} bytes")
+            raise BadRequestError(f"the text is longer than {MAX_SQL_BYTES} bytes")
         tokens = Tokens(check.sql)
         ends = [index for index in range(len(tokens)) if tokens.text(index) == ";"]
         sql = check.sql
         if ends and ends[0] == len(tokens) - 1:
             sql = sql[: tokens[ends[0]].start]
         elif ends:
-            raise BadRequestError("it has several statements; write one query")
+            raise BadRequestError("the text has several statements; write one query")
         if not tokens or tokens.text(0) not in _QUERIES:
-            raise BadRequestError("it must begin with SELECT, WITH or VALUES")
+            raise BadRequestError("the text must begin with SELECT, WITH or VALUES")
         return sql.strip()
     except (BadRequestError, UnicodeEncodeError) as error:
         raise BadRequestError(

@@ -12,7 +12,7 @@ contains.
 | `of` and the id of another branch (8 bytes) | the newest contained commit of that branch | its number (8 bytes) |
 
 The pointers keep these commits and their content when older history is trimmed, so that a merge finds its base. The
-branch `main` has the id 0 and no entry `own`. The id of another branch is the generation of its first registration.
+branch `main` has the id 0 and no entry `own`. The id of any other branch is the generation of its first registration.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class Distance(NamedTuple):
 
 
 class BeginBranch(Change[None, None]):
-    """The first commit of a branch, or the first one after it was moved. It records from which commit the branch began,
-    and removes the protection and the checks that it copied from the other branch."""
+    """The first commit of a branch, or its first commit after it was moved. This commit records from which commit the
+    branch began. It also removes the protection and the checks that the branch inherited from the other branch."""
 
     onto_protected = True
 
@@ -160,7 +160,8 @@ def record_merge(state: State, source: Ancestry) -> None:
     contains. Do nothing if it contains them already.
 
     Args:
-        source: the result of `ancestry_of` for the other branch's commit. It may lack the other branch itself.
+        source: the result of `ancestry_of` for the other branch's commit. `source.newest` may have no entry for the
+            other branch itself.
     """
     mine = _ancestry(state.scan(MERGES, b"", None))
     new = {
@@ -228,14 +229,14 @@ def unmerged(theirs: CommitReader, mine: Ancestry) -> list[Unmerged]:
             if all(number <= mine.newest.get(id, nothing).number for id, number in rest.items()):
                 return found
             raise HistoryTrimmedError(
-                "the beginning of the other branch was trimmed, so it is not known which earlier commits are to "
-                "be merged; cherry-pick single commits instead"
+                "the first commits of the branch to merge were trimmed, so it is not known which earlier commits must "
+                "be merged, too; cherry-pick single commits instead"
             )
         at = reader_of(at.store, Head(ancestor(at.store, theirs.head, other.began), other.began, 0))
 
 
 def distance(store: ObjectStore, first: Head, second: Head) -> Distance | None:
-    """Return how far two branches have parted; None if this can no longer be found out.
+    """Return by how many commits two branches differ; None if their newest common commit is no longer stored.
 
     Args:
         first: head of a branch.
@@ -251,7 +252,7 @@ def distance(store: ObjectStore, first: Head, second: Head) -> Distance | None:
 
 
 def reader_of(store: ObjectStore, head: Head) -> CommitReader:
-    """Return a reader of the commit of a head."""
+    """Return a reader of the commit to which a head points."""
     return CommitReader(store, b"", head, store.get(head.commit, Commit))
 
 

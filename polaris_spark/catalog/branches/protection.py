@@ -1,12 +1,14 @@
 """The copy of a branch's protection in its commits.
 
 The registration of a branch says whether the branch is protected, because drops and renames are commits to the
-registry. The commits of the branch have a copy of it, because a commit to the branch must see it. So protection cannot
-be overlooked: a commit replaces the head that it was applied to, or is applied again.
+registry. The commits of the branch contain a copy of this information, so that every change to the branch reads it. A
+change cannot miss new protection: it is committed only if the branch still has the head that the change has read, and
+is otherwise applied again to the new head.
 
-The copy is made as for the properties of a catalog (`property_changes`): the registration is changed first. Each change
-of it has a new id, which the copy contains. So a delayed process cannot replace a newer copy by an older one. If a
-process dies before it writes the copy, the next process that opens the branch or changes its protection writes it.
+As with the properties of a catalog (`property_changes`), the registration is changed first, and then the copy. Each
+change of the registration has a new id, which the copy contains. So a delayed process cannot replace a newer copy by an
+older one. If a process dies before it writes the copy, the next process that opens the branch or changes its protection
+writes it.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ commit or time.
 | `dev#17`, `dev#2026-11-23T00:00:00Z` | the branch `dev` as of a commit or time (`commits.as_of`) |
 | `17`, `2026-11-23T00:00:00Z` | the session's branch as of a commit or time |
 
-If a text is the name of a branch or tag and also a commit or time, it means the branch or tag. In the property `as-of`,
-it means the commit or time, because the property is meant to name one (`catalog_as_of`).
+A text can be the name of a branch or tag and also a commit or time. Then it is resolved to the branch or tag, except in
+the property `as-of`: there, it is resolved to the commit or time, for which the property is intended
+(`catalog_as_of`).
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ POINT = "#"
 
 
 def catalog_at(catalog: Catalog, text: str) -> Catalog:
-    """Return a copy of a catalog that shows the state that a text means. If the text is a branch, the copy also changes
-    this branch; other states cannot be changed.
+    """Return a copy of a catalog that shows the state that a text names. If the text names a branch, the branch can be
+    changed through the copy. Other states cannot be changed.
 
     Raises:
-        NotFoundError: the text means no state. If a branch was dropped since this process opened it, only reading it
-            fails, with ReferenceGoneError.
+        NotFoundError: the text does not name a state. This error is not raised for a branch that was dropped after this
+            process opened it. Reading the copy then raises ReferenceGoneError.
         ForbiddenError: the catalog is configured to show one fixed state of the past.
         StateError: the commit or time is not in the history that is still stored.
     """
@@ -73,7 +74,7 @@ def catalog_as_of(catalog: Catalog, text: str) -> Catalog:
     Raises:
         HistoryTrimmedError: the point is older than the oldest commit that is still stored.
         BeforeHistoryError: the point is a time before the first commit.
-        InputError: the text is no commit of this history, and neither a tag nor a branch has this name.
+        InputError: the text is not a commit of this history, and not the name of a tag or branch.
     """
     try:
         return catalog.as_of(AsOf.parse(text))
@@ -102,15 +103,15 @@ def _tagged(catalog: Catalog, name: str) -> Catalog | None:
 
 
 def name_of_state(catalog: Catalog) -> str:
-    """Return the text that means the state of a catalog: its tag, or its branch and the point of the past that it
-    shows."""
+    """Return the text that names the state that a catalog object shows: a tag, a branch, or a branch and a point of its
+    history."""
     if catalog.tagged:
         return catalog.point
     return f"{catalog.branch}{POINT}{catalog.point}" if catalog.point else catalog.branch
 
 
 def reader_at(catalog: Catalog, text: str) -> CommitReader:
-    """Return the commit of the state that a text means. The errors are those of `catalog_at`."""
+    """Return the commit of the state that a text names. The errors are those of `catalog_at`."""
     return catalog_at(catalog, text).head()
 
 

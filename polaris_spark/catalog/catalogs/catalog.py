@@ -189,8 +189,8 @@ class Catalog:
             raise self._gone() from error
 
     def newest(self, head: CommitReader) -> CommitReader:
-        """Return the newest commit of the branch of a catalog that shows a state of the past. For other catalogs,
-        return `head`, which was just read."""
+        """If this catalog shows a state of the past, read and return the newest commit of its branch, or return `head`
+        if the branch was dropped. Otherwise, return `head`, which the caller has just read."""
         if self._fixed is None:
             return head
         try:
@@ -255,8 +255,8 @@ class Catalog:
         return self.branch in self._recorded
 
     def record_reads(self, branch: str, reads: list[list[Read]] | None) -> None:
-        """From now on, add what is read of a branch, by states of `view` and by changes, to `reads`, a list for each
-        state. If `reads` is None, no longer record reads."""
+        """Begin to record what is read of a branch: each `State` that `view` returns, and each change, adds the list of
+        its reads to `reads`. If `reads` is None, end the recording."""
         if reads is None:
             self._recorded.pop(branch, None)
         else:
@@ -267,7 +267,8 @@ class Catalog:
         change reads are loaded first.
 
         Raises:
-            BadRequestError: this is the state of a transaction, and the change needs stored content of another state.
+            BadRequestError: this catalog shows the state of a transaction, and the change needs stored content of
+                another state.
             ForbiddenError: this catalog shows a state of the past.
             ReferenceGoneError: the branch was dropped.
         """
@@ -319,9 +320,10 @@ class Catalog:
             unloaded = self.reader.get(last, Unloaded)
             if self._fixed is not None:  # what was loaded later is not in this state
                 raise ForbiddenError(
-                    f"catalog {self.name!r} as of {self.point} (commit number {self._fixed.head.number}) contains the "
-                    f"table or view of {unloaded.metadata_location!r} only as a lazy import whose metadata had not "
-                    "been loaded; to read it, call load_imported on the branch, and then read a later state"
+                    f"catalog {self.name!r} as of {self.point} (commit number {self._fixed.head.number}) does not have "
+                    f"the metadata of the table or view that was imported from {unloaded.metadata_location!r}: it was "
+                    "imported lazily, and its metadata had not been loaded at this commit; to read the table or view, "
+                    "call load_imported on the branch, and then read a later state"
                 )
             load = LoadImported(self.context, Operation(b"", principal), unloaded, self.files)
             self.references.commit(self.reference, load)
@@ -336,7 +338,7 @@ def transaction_ended(state: str) -> str:
 
 
 class _OfCheckedNames(Change[P, R]):
-    """A change that is refused if names mean other entities than when the request was checked."""
+    """A change that is refused if one of its names refers to another entity than when the request was checked."""
 
     def __init__(self, change: Change[P, R], names: tuple[tuple[bytes, int], ...]) -> None:
         self.operation = change.operation
@@ -373,6 +375,7 @@ class _Recorded(Change[P, R]):
     def __init__(self, change: Change[P, R], reads: list[list[Read]]) -> None:
         self.operation = change.operation
         self.onto_protected, self.size = change.onto_protected, change.size
+        self.reads_to_prepare = change.reads_to_prepare
         self._change = change
         self._reads = reads
 

@@ -15,8 +15,9 @@ changed. So, of several processes, the last one that commits to the registry has
 | dropped | in the index `dropped` | dropped, marked as dropped with the catalog |
 | grace period has ended | in the index `dropped`, marked as ended, until its files are deleted | none |
 
-The registrations of references that were dropped with a catalog end only after the catalog has ended. A catalog that
-has ended cannot be restored, so `end_dropped` cannot end the references of a catalog that another process restores.
+`end_dropped` marks in the index `dropped` that the grace period of a catalog has ended, before it ends the
+registrations of the references that were dropped with the catalog. A catalog with this mark cannot be restored. So
+`end_dropped` cannot end the references of a catalog that another process restores.
 """
 
 from __future__ import annotations
@@ -147,7 +148,8 @@ class UndropCatalog(TimedChange[CatalogRow]):
 
 
 class _EndChange(Unrepeated, ClockedChange[None]):
-    """Base class of the changes by which jobs end dropped catalogs."""
+    """Base class of the changes with which jobs mark that the grace period of a dropped catalog has ended, and later
+    remove the catalog."""
 
     action: str
 
@@ -205,7 +207,8 @@ def has_files(row: CatalogRow) -> bool:
 
 
 def unsettled(references: References) -> list[CatalogRow]:
-    """Return catalogs that were dropped or restored while their references were not, because a process died."""
+    """Return the catalogs that were dropped although their references were not, or restored although their references
+    were not, because a process died between the two commits."""
     listed = references.listed()
     dropped = {_prefix_of(one) for one in listed if was_dropped_with_catalog(one)}
     live = {_prefix_of(one) for one in listed if one.registration.state == "live"}
@@ -221,7 +224,7 @@ class _Catalogs(NamedTuple):
 
 def _catalogs(references: References) -> _Catalogs:
     """Read the reference `catalogs`, and return the catalogs that exist, and those that were dropped and can be
-    restored. A realm without catalogs may lack the reference."""
+    restored. In a realm without catalogs, the reference may be missing; the result is then empty."""
     try:
         head = references.read(CATALOGS)
     except ReferenceGoneError:
@@ -265,10 +268,11 @@ def _prefix_of(registered: Registered) -> str:
 
 
 def overlapping(new: CatalogRow, by: str) -> ForbiddenError:
-    """Return the error for a warehouse that cannot be used.
+    """Return the error to raise because the warehouse of a catalog overlaps another location.
 
     Args:
-        by: the location that overlaps with it, and what it belongs to.
+        new: the new or restored catalog.
+        by: description of the other location and its owner, for the message.
     """
     return ForbiddenError(
         f"catalog {new.name!r} cannot have the warehouse {new.properties[WAREHOUSE]}: it overlaps with {by}; choose "
@@ -326,5 +330,5 @@ def _refuse_overlap(state: State, new: CatalogRow) -> None:
 
 
 def taken(name: str) -> AlreadyExistsError:
-    """Return the error for a name that another catalog has."""
+    """Return the error to raise because another catalog already has the name."""
     return AlreadyExistsError(f"catalog {name!r} already exists")

@@ -46,12 +46,13 @@ _changed = [0]
 
 
 def changes_of_catalogs() -> int:
-    """Return a number that is new after this process has created, renamed, dropped or restored a catalog."""
+    """Return a number that changes whenever this process has created, renamed, dropped or restored a catalog."""
     return _changed[0]
 
 
 def note_change() -> None:
-    """Note that this process has created, renamed, dropped or restored a catalog."""
+    """Change the number that `changes_of_catalogs` returns. Call this after creating, renaming, dropping or restoring a
+    catalog."""
     _changed[0] = next(_changes)
 
 
@@ -68,7 +69,7 @@ def create_realm(connection: StoreConnection, name: str, operation: Operation) -
 
     Args:
         name: name of the realm.
-        operation: the principal for the log; it has no id.
+        operation: contains the principal for the log; its id is empty.
     Raises:
         InputError: the name cannot be used.
         RealmStateError: the realm exists.
@@ -171,7 +172,7 @@ def list_catalogs(references: References) -> list[CatalogRow]:
 
 
 def settle(references: References, row: CatalogRow, operation: Operation) -> None:
-    """Drop the references of a catalog if it was dropped, or restore those that were dropped with it if it exists
+    """If a catalog was dropped, drop its references. If it exists, restore the references that were dropped with it
     (`catalog_changes`)."""
     prefix, operation = catalog_prefix(row), operation._replace(id=b"")
     while True:
@@ -194,7 +195,7 @@ def warehouse_of(row: CatalogRow) -> tuple[str, ...] | None:
 
 
 def is_shared(row: CatalogRow) -> bool:
-    """Whether a catalog's tables may overlap the locations of other tables."""
+    """Whether the tables of a catalog are allowed to overlap the locations of other tables (`shared-locations`)."""
     return row.properties.get(SHARED_LOCATIONS) == "allow"
 
 
@@ -250,13 +251,13 @@ def require_branch(references: References, row: CatalogRow, branch: str) -> None
         references.open(head_name(row, branch))
     except ReferenceGoneError as error:
         tag = references.lookup(tag_name(row, branch))
-        advice = "; the tag of this name can be read by the property 'as-of'" if tag is not None else ""
+        advice = "; to read the tag of this name, name it in the property 'as-of'" if tag is not None else ""
         raise NotFoundError(f"catalog {row.name!r} has no branch {branch!r}{advice}") from error
 
 
 def find_by_id(state: State, row: CatalogRow) -> tuple[bytes, Entry] | None:
-    """Return the entry of a catalog in the index `names` of the reference `catalogs`, and its key, whatever its name is
-    now; None if it does not exist."""
+    """Find a catalog by its entity id, even if it was renamed. Return its key and its entry in the index `names` of the
+    reference `catalogs`; None if the catalog does not exist."""
     key = catalog_key(row.name)
     entry = state.lookup(NAMES, key)
     if entry is not None and id_from(entry.value) == row.entity_id:

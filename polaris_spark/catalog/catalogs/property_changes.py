@@ -204,7 +204,7 @@ def copy_to_branches(
 
     Args:
         what: beginning of the error message, which says what was done.
-        advice: how the user can complete it.
+        advice: end of the error message, which says how the user can complete the change.
     Raises:
         PolarisError: a copy was not written, because the branch's reference cannot be read or changed.
     """

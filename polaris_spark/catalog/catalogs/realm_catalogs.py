@@ -70,10 +70,11 @@ class CatalogPermissions(Protocol):
         """Raise `ForbiddenError` if the principal lacks a privilege on a catalog, or on the realm if `row` is None."""
 
     def sees(self, rows: Sequence[CatalogRow]) -> list[bool]:
-        """Return for each of some catalogs whether the principal may know that it exists."""
+        """Return, for each of the catalogs `rows`, whether the principal may know that the catalog exists."""
 
     def may(self, privilege: str, rows: Sequence[CatalogRow | None]) -> list[bool]:
-        """Return for each of some catalogs whether the principal has a privilege on it; None stands for the realm."""
+        """Return, for each of the catalogs `rows`, whether the principal has a privilege on the catalog. A row that is
+        None stands for the realm."""
 
     def own(self, row: CatalogRow) -> None:
         """Make the principal the owner of a catalog that it has created."""
@@ -126,7 +127,7 @@ class RealmCatalogs:
         """Return the catalog with a name.
 
         Raises:
-            NotFoundError: there is none.
+            NotFoundError: no catalog has this name.
         """
         return self._readable([self._get(name)])[0]
 
@@ -134,7 +135,7 @@ class RealmCatalogs:
         """Return the catalog with a name, with its properties.
 
         Raises:
-            NotFoundError: there is none.
+            NotFoundError: no catalog has this name.
         """
         found = self._get(name)
         self._require("CATALOG_READ_PROPERTIES", found.row)
@@ -152,7 +153,7 @@ class RealmCatalogs:
         return found
 
     def _visible(self, found: StoredCatalog | None, name: str) -> StoredCatalog:
-        """Return the catalog that was found under a name.
+        """Return `found`, the catalog that was found under a name.
 
         Raises:
             NotFoundError: none was found, or the principal may not see it.
@@ -172,8 +173,8 @@ class RealmCatalogs:
         return [True] * len(rows) if self._permissions is None else self._permissions.may(privilege, rows)
 
     def _is_confined(self) -> bool:
-        """Whether the principal must not create a catalog over the locations of others, even of catalogs that share
-        locations: it could read the tables there as the owner of the new catalog."""
+        """Whether a new catalog of this principal must not overlap the locations of other catalogs, even of catalogs
+        that share their locations. As the owner of the new catalog, the principal could read the tables there."""
         return not all(self._may("SERVICE_MANAGE_ACCESS", None))
 
     def _require(self, privilege: str, row: CatalogRow | None) -> None:
@@ -181,8 +182,8 @@ class RealmCatalogs:
             self._permissions.require(privilege, row)
 
     def _without_names(self, error: ForbiddenError) -> ForbiddenError:
-        """Return the error for a warehouse that cannot be used, without the names and locations of other catalogs if
-        the principal may not see all of them."""
+        """Return `error`, which says that a warehouse overlaps another location. If the principal may not read the
+        properties of all catalogs, return an error without the names and locations of other catalogs."""
         if all(self._may("CATALOG_READ_PROPERTIES", *list_catalogs(self._references))):
             return error
         return ForbiddenError("the warehouse overlaps the warehouse or a table of another catalog")
@@ -236,8 +237,8 @@ class RealmCatalogs:
         reference of the catalog's branch `main` exists.
 
         Args:
-            properties: properties of the catalog if it does not exist; it is then created, unless the principal lacks
-                the privilege. None to create no catalog.
+            properties: if the catalog does not exist, it is created with these properties, unless the principal lacks
+                the privilege. If None, no catalog is created.
         Raises:
             NotFoundError: the catalog does not exist and is not created.
             ReferenceGoneError: the catalog exists, but the reference of its branch `main` was dropped.
@@ -296,8 +297,8 @@ class RealmCatalogs:
     def drop(self, name: str, *, cascade: bool = False) -> CatalogRow:
         """Drop a catalog. It can be restored until its grace period ends. Return its row.
 
-        If the process dies during the drop, sessions that have the catalog open can still change it until it is settled
-        (see the module).
+        If the process dies during the drop, sessions that have the catalog open can still change it until its
+        references are dropped, too (`settle`).
 
         Args:
             cascade: whether to drop it although it contains namespaces.
@@ -452,7 +453,7 @@ def checked_new(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def unknown(name: str, existing: Sequence[str]) -> NotFoundError:
-    """Return the error for a name that no catalog has.
+    """Return the error to raise because no catalog has a name.
 
     Args:
         existing: names of catalogs, for the message.

@@ -46,7 +46,7 @@ def heads_around(catalog: Catalog) -> list[StoreHead]:
     """Read and return the heads of all branches and tags of all catalogs in the store, in all realms, including dropped
     ones that can be undropped.
 
-    In the heads of `catalog`, each retention property has the stricter of its values in the catalog and the session.
+    If `catalog` and the session both set a retention property, the heads of `catalog` have the stricter of both values.
 
     Raises:
         CorruptionError: a head cannot be read, or was lost.
@@ -243,16 +243,16 @@ def _real_below(confinement: Confinement, location: str) -> str:
 
 
 def folder_names(grant: Grant) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the folder of a local file in two forms, as path segments: its path with the permit's root as given, and
-    its real path."""
+    """Return two paths of the folder of a local file, as path segments: a path that begins with the permit's root as it
+    was given, without resolving links in it, and the real path."""
     below = grant.below
     named = ("file://", *segments_of(below.root), *below.parts[:-1])
     return named, ("file://", *segments_of(below.real)[:-1])
 
 
 def real_places(permit: Permit, own: Collection[tuple[str, ...]]) -> frozenset[tuple[str, ...]]:
-    """Return the locations `own` as given. For local locations, also return the real paths, and the paths below the
-    permit's folders as given (`folder_names`)."""
+    """Return the locations `own` and, for each local location, the other paths of the same folder: its real path and,
+    if the permit covers the location, both paths that `folder_names` returns."""
     found = set(own)
     for place in own:
         path = local_path("/".join(place))

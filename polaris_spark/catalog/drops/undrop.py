@@ -1,5 +1,5 @@
-"""Restoring of dropped tables and views: `undrop` adds the content that the log entry of a drop names, with the old
-entity id.
+"""Restores dropped tables and views. `undrop` adds a table or view with its old entity id and with its last content, to
+which the log entry of the drop points.
 
 Why the restored content is complete
 ------------------------------------
@@ -72,13 +72,13 @@ def undrop(
 
     Args:
         to: a new name; by default, the old one.
-        commit: number of the commit that dropped it; by default, the newest one.
+        commit: number of the commit that dropped the table or view; by default, the newest such commit.
     Raises:
-        AlreadyExistsError: it exists; it was restored before.
-        BadRequestError: it was dropped with PURGE, or was restored and dropped again later; or the new name is not
-            allowed.
-        MergeConflictError: its name or location is taken, or its namespace does not exist.
-        NotFoundError: no drop of this name is in the history that is still stored.
+        AlreadyExistsError: the table or view exists, because it was already restored.
+        BadRequestError: the table or view was dropped with PURGE; or it was restored after `commit`, and dropped again;
+            or the new name is not allowed.
+        MergeConflictError: the name or location of the table or view is taken, or its namespace does not exist.
+        NotFoundError: the history that is still stored contains no drop of this name.
     """
     if to is not None:
         check_new_name(to.name)
@@ -113,8 +113,8 @@ def undrop(
 
 
 class _Undrop(MergeStates):
-    """The merge that adds a dropped table or view. A materialized view with a new name also gets the new identifier of
-    its storage table."""
+    """The merge that adds a dropped table or view. If a materialized view gets a new name, its metadata also gets the
+    new identifier of its storage table."""
 
     to: TableName | None = None
     """The new name."""
@@ -131,7 +131,8 @@ class _Undrop(MergeStates):
 
 
 def _refuse_later(name: TableName, drop: _Drop, entity: int) -> None:
-    """Refuse a drop that was undone, if the table was dropped again later. Its files may have been deleted since."""
+    """Refuse to restore an entity from `drop` if the entity was restored after `drop` and then dropped again, because
+    its files may have been deleted in the meantime."""
     if entity in drop.later:
         number, entry = drop.later[entity]
         raise BadRequestError(

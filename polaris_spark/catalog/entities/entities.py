@@ -1,4 +1,5 @@
-"""Common parts of changes to namespaces, tables and views: finding entities by name, and logging."""
+"""Common parts of changes to namespaces, tables and views: finding, adding and removing entities by name, checking
+names and locations, and the base classes of the changes."""
 
 from __future__ import annotations
 
@@ -138,12 +139,13 @@ class Context(NamedTuple):
                 )
 
     def require_stored(self, state: State, places: Collection[tuple[str, ...]]) -> None:
-        """Check that the property `allowed-locations` of the catalog allows these locations. The read is recorded.
+        """Check that the property `allowed-locations` of the catalog allows these locations. The read of the property
+        is recorded in `state`.
 
         Args:
             places: the locations, as path segments.
         Raises:
-            ForbiddenError: a location is outside them and outside the warehouse.
+            ForbiddenError: a location is neither below a location in this property nor below the warehouse.
         """
         for allowed in self.binding.at(state).allowed if places else ():
             for place in places:

@@ -66,7 +66,8 @@ def list_names(
         kind: `NAMESPACE`, `TABLE` or `VIEW`.
         token: token of the page to return; None for the first page.
         size: maximum number of names in the page; None for all names.
-        keep: chooses the entities to list; None for all. The others are not counted, and no token contains their names.
+        keep: chooses the entities to list; None for all. Entities that are not chosen do not count towards `size`, and
+            their names are never in a token.
     Raises:
         BadRequestError: the token is malformed, belongs to another listing, or has expired.
     """
@@ -119,7 +120,8 @@ def _parse(token: str, reference: str) -> PageToken:
 
 
 def _pinned(head: CommitReader, token: PageToken) -> CommitReader:
-    """Open the commit in a token for reading. Raise `BadRequestError` if it is not an ancestor of the head."""
+    """Open the commit in a token for reading. Raise `BadRequestError` if the commit is not in the history of
+    the head."""
     try:
         if ancestor(head.store, head.head, token.number) != token.commit:
             raise BadRequestError(

@@ -6,9 +6,9 @@ view is materialized if it has the property `materialized_view_metadata`. Both t
 property; its values are the JSON documents of the draft specification of materialized views, design 1 (issue 6420 of
 Apache Iceberg).
 
-A refresh commits a snapshot of the storage table. The snapshot's summary describes the refresh (`refresh_records`). The
-documents of both are computed from the snapshots whenever the storage table changes, so they follow its rollbacks,
-compactions and expired snapshots.
+A refresh commits a snapshot of the storage table. The snapshot's summary has a record of the refresh
+(`refresh_records`). Whenever the storage table changes, the documents of the view and of the storage table are computed
+again from the snapshots. So they are correct after rollbacks, compactions and expiry of snapshots.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def refuse_storage(state: State, table: TableName, action: str) -> None:
 
 
 def require_no_namespace(state: State, view: TableName) -> None:
-    """Check that no namespace has the name of a new materialized view. Its tables could have the name of the storage
-    table.
+    """Check that no namespace has the name of a new materialized view. A table in such a namespace could have the name
+    of the storage table.
 
     Raises:
         AlreadyExistsError: such a namespace exists.
@@ -238,11 +238,12 @@ def strategy_of(view: View) -> str:
 
 
 def split_updates(updates: Sequence[Json]) -> tuple[list[Json], list[Json]]:
-    """Return the updates of a materialized view, and those of its storage table: changes of the properties whose names
-    begin with `STORAGE_PROPERTIES`. The removal of a property that sets a field of the document sets its default.
+    """Divide metadata updates into those of a materialized view and those of its storage table, and return both lists.
+    Updates of properties whose names begin with `STORAGE_PROPERTIES` are for the storage table. If an update removes a
+    property that sets a field of the document, an update that sets the default of the field is added.
 
     Args:
-        updates: metadata updates of the view, as in the REST protocol.
+        updates: metadata updates that a client sent for the view, as in the REST protocol.
     """
     of_view: list[Json] = []
     of_storage: list[Json] = []
@@ -277,7 +278,7 @@ def storage_updates(properties: Mapping[str, str]) -> list[Json]:
 
 
 def make_ordinary(draft: ViewDraft) -> None:
-    """Remove the document and the identifiers of the storage table from a materialized view."""
+    """Turn a materialized view into an ordinary view: remove the document, and the identifiers of the storage table."""
     del draft.own_properties()[METADATA]
     draft.versions.replace(lambda version: {k: v for k, v in version.items() if k != STORAGE_TABLE})
 

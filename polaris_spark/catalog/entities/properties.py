@@ -268,7 +268,7 @@ class Binding:
             session: properties of the session.
             stored: properties in the catalog's row.
             copy: index entry of the branch's copy of the row, read before the row; None if there is no copy. As long as
-                the branch has this copy or no copy, `stored` is used, because it may be newer.
+                the branch has this copy or no copy, `stored` is used, because it was read later and may be newer.
         Raises:
             InputError: a value that the session sets cannot be used.
         """

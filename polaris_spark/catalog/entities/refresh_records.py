@@ -1,5 +1,7 @@
-"""Refreshes of storage tables: their records, in summaries of snapshots and in documents of storage tables, and
-the check that only a refresh changes the rows.
+"""Records of the refreshes of a storage table, and the check that only a refresh changes the rows of the table.
+
+The summary of the snapshot that a refresh makes contains the record of this refresh. A JSON document in the property
+`materialized_view_metadata` of the storage table contains the records of several refreshes.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ _COLUMNS = frozenset({"add-schema", "set-current-schema", "remove-schemas"})
 
 def current_refresh(table: Mapping[str, str]) -> Json | None:
     """Return the refresh record of the current rows of a storage table, given the table's properties; None if the table
-    was never refreshed, or its document does not say."""
+    was never refreshed, or its document does not have this record."""
     document = document_of(table)
     id = document.get(CURRENT_REFRESH)
     return next((one for one in refresh_records(document) if one.get("refresh-id") == id), None)
@@ -78,7 +80,7 @@ def refresh_of(table: TableDraft, snapshot_id: int) -> Json | None:
 def snapshot_of_refresh(table: TableDraft, refresh_id: int) -> int | None:
     """Return the id of a snapshot of a storage table that has the rows of a refresh; None if there is none.
 
-    If the document does not have the refresh, the summaries of all snapshots are read.
+    If the document in the table's property has no record of the refresh, the summaries of all snapshots are searched.
     """
     for record in refresh_records(document_of(table.properties)):
         if record.get("refresh-id") == refresh_id and snapshots_of(record):
@@ -92,13 +94,14 @@ def snapshot_of_refresh(table: TableDraft, refresh_id: int) -> int | None:
 
 
 def snapshots_of(record: Json) -> list[int]:
-    """Return the ids of the snapshots with the rows of a refresh, the oldest first, according to its record."""
+    """Return the ids of the snapshots that have the rows of a refresh, the oldest first, as listed in its record."""
     return list(record.get(_SNAPSHOTS, ()))
 
 
 def refresh_duration_ms(record: Json, committed_ms: int | None) -> int | None:
-    """Return how long a refresh took until its snapshot, in milliseconds; None if its record does not say when it
-    began, or the clocks of the catalog and of the writer do not agree.
+    """Return the time from the start of a refresh to the commit of its snapshot, in milliseconds. Return None if the
+    record does not contain the start, or if the start is after the commit, because the clocks of the catalog and the
+    writer differ.
 
     Args:
         committed_ms: time of the snapshot, in milliseconds since 1970.
@@ -110,13 +113,13 @@ def refresh_duration_ms(record: Json, committed_ms: int | None) -> int | None:
 
 
 def shown_columns(table: TableDraft, snapshot_id: int) -> list[str]:
-    """Return the names of the columns of a storage table's snapshot that are not hidden."""
+    """Return the names of the visible (not hidden) columns of a storage table's snapshot."""
     snapshot = table.snapshots.get(snapshot_id) or {}
     return [one["name"] for one in _shown_fields(table, snapshot.get("schema-id", table.current_schema_id))]
 
 
 def require_refresh_only(draft: TableDraft, table: TableName, view: View) -> None:
-    """Check that a change of a storage table leaves its rows as a refresh made them, or is a refresh.
+    """Check that a change of a storage table either is a refresh, or does not change the rows that a refresh wrote.
 
     Compactions, rollbacks, branches, tags, and changes of other properties are allowed.
 
@@ -125,8 +128,8 @@ def require_refresh_only(draft: TableDraft, table: TableName, view: View) -> Non
         table: name of the storage table.
         view: the materialized view.
     Raises:
-        BadRequestError: the change writes rows without being a refresh; changes columns, the location or the document;
-            or it is a refresh of another version of the view, or another refresh came first.
+        BadRequestError: the change writes rows and is not a refresh; it changes columns, the location or the document;
+            it is a refresh, but of another version of the view; or another refresh was committed first.
     """
     before = TableDraft(draft.base, draft.reader, now_ms=0)
     old = before.properties
@@ -162,8 +165,8 @@ def require_refresh_only(draft: TableDraft, table: TableName, view: View) -> Non
             )
         if draft.current_snapshot_id != id:
             raise BadRequestError(
-                f"the refresh of {table} does not make its snapshot current in the branch main (is spark.wap.branch or "
-                "spark.wap.id set?)",
+                f"the refresh of {table} does not make its snapshot current in the branch main; unset spark.wap.branch "
+                "and spark.wap.id, and refresh the view again",
                 type="ValidationException",
             )
         if refresh.get("replaces") != current:
@@ -174,7 +177,8 @@ def require_refresh_only(draft: TableDraft, table: TableName, view: View) -> Non
 
 
 def _shows_same_columns(draft: TableDraft) -> bool:
-    """Whether all schemas that a change adds or makes current differ from the one before only in hidden columns."""
+    """Whether all schemas that a change adds or makes current have the same visible columns as the schema that was
+    current before the change."""
     if draft.base is None:
         return False
     before = TableDraft(draft.base, draft.reader, now_ms=0)
@@ -184,9 +188,9 @@ def _shows_same_columns(draft: TableDraft) -> bool:
 
 
 def has_current_columns(table: TableDraft, snapshot_id: int | None) -> bool:
-    """Whether a snapshot of a storage table has the visible columns that the table has now. A snapshot of an earlier
-    version of the view may have others, even if their names are the same: Iceberg finds columns in data files by their
-    ids."""
+    """Whether a snapshot of a storage table has the visible columns that the table has now, with the same ids, names
+    and types. A snapshot that was written for an earlier version of the view can have columns with the same names but
+    other ids, and Iceberg finds columns in data files by their ids."""
     snapshot = None if snapshot_id is None else table.snapshots.get(snapshot_id)
     if snapshot is None:
         return True
@@ -203,14 +207,15 @@ def _shown_fields(table: TableDraft, schema_id: int) -> list[Json]:
 
 
 def set_refreshes(draft: TableDraft, view: View) -> None:
-    """Set the document of a storage table so that it describes the draft's snapshots.
+    """Update the refresh records of a storage table to match the draft's snapshots.
 
-    Without time travel, the document has only the refresh of the current snapshot. Refreshes none of whose snapshots
-    still exist are removed. `current-refresh-id` is left out while no refresh made the current rows, such as after the
-    query was replaced. If there are no refreshes and no unknown fields, the table has no document.
+    The records are in a JSON document, the value of the property `materialized_view_metadata`. A record is removed when
+    no snapshot of its refresh exists any more. Without time travel, only the record of the refresh that made the
+    current snapshot is kept. `current-refresh-id` is left out if no refresh made the current rows, for example after
+    the query was replaced. If no records and no unknown fields remain, the property is removed.
 
     Args:
-        draft: the storage table; its property `materialized_view_metadata` is changed.
+        draft: the storage table; its property is changed.
         view: the materialized view.
     """
     document = document_of(draft.properties)
@@ -258,16 +263,16 @@ def refresh_records(document: Json) -> list[Json]:
     """Return the refresh records in the document of a storage table.
 
     Raises:
-        BadRequestError: they are malformed.
+        BadRequestError: the records are malformed.
     """
     return get_objects(document, "refreshes") if "refreshes" in document else []
 
 
 def refresh_of_snapshot(summary: Mapping[str, str]) -> Json:
-    """Return the description of a refresh in a snapshot's summary (`REFRESH`).
+    """Return the record of a refresh from a snapshot's summary (its key `REFRESH`).
 
     Raises:
-        BadRequestError: it is malformed, or `REFRESH_STATE` describes another version of the view.
+        BadRequestError: the record is malformed, or the key `REFRESH_STATE` has another version of the view.
     """
     refresh = decode(summary[REFRESH].encode())
     get_long(refresh, "refresh-id")
@@ -279,17 +284,18 @@ def refresh_of_snapshot(summary: Mapping[str, str]) -> Json:
     version = refresh_state(summary)["view-version-id"] if REFRESH_STATE in summary else refresh["version-id"]
     if version != refresh["version-id"]:
         raise BadRequestError(
-            f"{REFRESH_STATE} describes version {version} of the view, but {REFRESH} describes version "
-            f"{refresh['version-id']}"
+            f"the snapshot's summary is inconsistent: {REFRESH_STATE} has version {version} of the view, but {REFRESH} "
+            f"has version {refresh['version-id']}"
         )
     return refresh
 
 
 def check_refresh_records(properties: Mapping[str, str]) -> None:
-    """Check the refresh records in the properties of a storage table that another writer may have made.
+    """Check the refresh records in the properties of a storage table. Programs other than this catalog can write such
+    records.
 
     Raises:
-        BadRequestError: a record has a field of a wrong type, with which jobs for the whole catalog would fail.
+        BadRequestError: a field of a record has a wrong type. Jobs for the whole catalog would fail because of it.
     """
     for record in refresh_records(document_of(properties)):
         _check_optional_fields(record)
@@ -313,11 +319,13 @@ def _check_optional_fields(record: Json) -> None:
             for source in get_objects(record, "source-states"):
                 _check_source(source)
         except BadRequestError as error:
-            raise BadRequestError(f"source-states of a refresh are malformed: {error}") from error
+            raise BadRequestError(
+                f"the field source-states of a refresh record is malformed: {error}"
+            ) from error
 
 
 def _check_source(source: Json) -> None:
-    """Check the recorded state of a table or view that a refresh has read."""
+    """Check one entry of the field `source-states`: the recorded state of a table or view that a refresh has read."""
     for name in ("type", "name", "uuid", *(source.keys() & {"ref", "catalog", "base-type", "name-mapping"})):
         get_text(source, name)
     for name in source.keys() & {"snapshot-id", "storage-snapshot-id"}:
@@ -334,10 +342,11 @@ def _check_source(source: Json) -> None:
 
 
 def refresh_state(summary: Mapping[str, str]) -> Json:
-    """Return the state of the sources in a snapshot's summary (`REFRESH_STATE`).
+    """Return the states of the tables and views that a refresh has read, from a snapshot's summary (its key
+    `REFRESH_STATE`).
 
     Raises:
-        BadRequestError: it is malformed.
+        BadRequestError: the value of the key is malformed.
     """
     found = decode(summary[REFRESH_STATE].encode())
     get_int(found, "view-version-id")
@@ -355,7 +364,9 @@ def _new_record(refresh: Json, id: int, snapshot: Json) -> Json:
 
 
 def _found_in_summaries(draft: TableDraft, id: int | None) -> Json | None:
-    """Return the record of the refresh that made a snapshot or, if it is a compaction, the nearest ancestor."""
+    """Return the record of the refresh that made a snapshot or, if no refresh made this snapshot (such as a
+    compaction), its nearest ancestor that a refresh made. The record is read from the snapshot's summary. Return None
+    if no such snapshot exists."""
     start = id
     while id is not None:
         draft.check_time()

@@ -39,7 +39,7 @@ class Below(NamedTuple):
 
     @property
     def real(self) -> str:
-        """The absolute path of the file; links in the root are resolved by this call."""
+        """The absolute path of the file. Links in the path of the root are resolved each time this property is read."""
         return os.path.join(os.path.realpath(self.root), self.path)
 
 
@@ -71,7 +71,7 @@ class Confinement:
 
     @property
     def resolved(self) -> tuple[tuple[str, str], ...]:
-        """A pair for each root: its path as given, and its real path."""
+        """A pair of paths for each root: the path of the root, without resolving links, and its real path."""
         if self._resolved is None:
             self._resolved = tuple((root, os.path.realpath(root)) for root in self.roots)
         return self._resolved
@@ -98,7 +98,9 @@ class Confinement:
                 return Below(root, f"{real[len(resolved.rstrip('/')) :]}/{name}".lstrip("/"))
         if named is None:
             return None
-        raise ForbiddenError(f"path {spelled!r} contains a symbolic link from {named.root!r} to {real!r}")
+        raise ForbiddenError(
+            f"path {spelled!r} contains a symbolic link that leads out of {named.root!r}, to {real!r}"
+        )
 
     def _named(self, path: str) -> Below | None:
         for pair in self.resolved:

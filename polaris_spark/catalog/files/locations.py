@@ -151,8 +151,8 @@ def holdings(location: str, properties: Mapping[str, str], unconfirmed: Iterable
 def owned_names(
     location: str, properties: Mapping[str, str], unconfirmed: Iterable[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the location of a table or view, and its data and metadata paths, as written, in two tuples: first those
-    that it owns, then those that it does not own. `holdings` defines which it owns.
+    """Return the location of a table or view, and its data and metadata paths, as written, in two tuples: first the
+    locations that the table or view owns (as defined by `holdings`), then the locations that it does not own.
 
     Raises:
         BadRequestError: `unconfirmed` is not empty, and a location is not absolute.
@@ -166,8 +166,8 @@ def owned_names(
 def still_named(
     unconfirmed: tuple[str, ...], location: str, properties: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Return those of the unconfirmed locations that a changed table or view still uses. It uses an unconfirmed
-    location if its location, data path or metadata path is or is inside the unconfirmed location."""
+    """Return the unconfirmed locations that a table or view still uses after a change. It uses an unconfirmed location
+    if its location, data path or metadata path equals the unconfirmed location or lies inside it."""
     if not unconfirmed:
         return ()
     places = [segments(one) for one in named(location, properties)]
@@ -232,8 +232,9 @@ def owner_of(state: State, location: tuple[str, ...], *, but: int = 0) -> tuple[
     """Find an entity other than `but` that owns a location overlapping `location`.
 
     Returns:
-        (location, id of the owner); None if no entity owns an overlapping location. The location is the owned one if
-        it equals or contains `location`. If the owned location lies inside `location`, it is `location` itself.
+        a location and the id of the entity; None if no entity owns an overlapping location. If the entity owns
+        `location` or a location that contains it, the returned location is the owned one. If the entity owns a location
+        inside `location`, the returned location is `location`.
     """
     found = owner_above(state, location[:-1], but=but)
     if found is None:

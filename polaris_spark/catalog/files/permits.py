@@ -63,7 +63,7 @@ class Grant(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def below(self) -> Below:
-        """The root and the relative path of a local file."""
+        """The root folder that contains a local file, and the file's path relative to this folder."""
         return Below(self.root, self.path)
 
 
@@ -84,8 +84,8 @@ class Permit:
             stores: files of stores, which are never deleted; by default, the files of the stores that this process has
                 open.
             places: locations of tables, inside or outside `roots`; links on the path to them are not followed.
-            follow_links: whether other links on the path of a file are followed, if the path then leads into one of
-                these folders. If a link on its path is not followed, the grant or the deletion is refused.
+            follow_links: whether links at other places on the path of a file are followed, if they lead into one of the
+                folders in `roots` and `places`. A file is not deleted if its path contains a link that is not followed.
         """
         self.roots = tuple(roots)
         self.places = tuple(places)
@@ -112,7 +112,8 @@ class Permit:
         return bool(self._given or self._places)
 
     def grant(self, location: str) -> Grant:
-        """Return the permission to delete a file. Some links that are not followed are refused only by the deletion.
+        """Return the permission to delete a file. This method does not find all links that must not be followed; the
+        deletion refuses the rest.
 
         Raises:
             ForbiddenError: the file is outside all folders, is reached through a link that this method refuses, is part
@@ -139,7 +140,8 @@ class Permit:
         return found
 
     def _below(self, path: Path) -> Below | None:
-        """Return the root folder of a local file, and its path relative to it; None if the file is outside all folders.
+        """Return the folder of this permit that contains a local file, and the file's path relative to this folder;
+        None if no folder contains the file.
 
         Raises:
             ForbiddenError: the path contains `..`, or a link in it leads outside all folders or is not followed.

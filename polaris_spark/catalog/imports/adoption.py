@@ -62,7 +62,7 @@ def adoptable(catalog: Catalog, name: TableName, principal: str) -> Adoptable:
     """Return a table or view with its unconfirmed locations. If it was imported lazily, its metadata is loaded first.
 
     Args:
-        principal: the principal that the loading is logged for.
+        principal: name of the principal to write in the log entry, if the metadata is loaded.
     Raises:
         NoSuchTableError: there is neither a table nor a view of that name.
     """
@@ -80,7 +80,7 @@ def adoptable(catalog: Catalog, name: TableName, principal: str) -> Adoptable:
 
 
 def refusals(catalog: Catalog, one: Adoptable) -> dict[str, str]:
-    """Return a dict from each unconfirmed location of `one` that cannot be adopted to the reason."""
+    """Return the unconfirmed locations of `one` that cannot be adopted, each with the reason."""
     heads = heads_around(catalog)
     found = {}
     for location in one.unconfirmed:

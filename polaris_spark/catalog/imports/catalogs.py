@@ -87,8 +87,8 @@ class PyIcebergTables:
         return self._catalog.load_table(identifier).metadata_location
 
     def _view(self, identifier: tuple[str, ...]) -> str:
-        """Return the metadata location of a view. It is requested from the REST server, because pyiceberg's views lack
-        it."""
+        """Return the metadata location of a view. pyiceberg's view objects do not contain this location, so it is
+        requested from the REST server."""
         rest: Any = self._catalog
         if not isinstance(rest, RestCatalog):
             raise SourceError("views can be imported from SQL and REST catalogs only")

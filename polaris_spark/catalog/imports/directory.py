@@ -57,7 +57,8 @@ def versions(folder: Directory) -> list[MetadataVersion]:
 
 
 class DirectoryTree:
-    """Source of an import: the tables below a root directory. With `hadoop`, it follows Iceberg's Hadoop catalog.
+    """Source of an import: the tables below a root directory. If `hadoop` is true, the directory is read as a Hadoop
+    catalog of Iceberg.
 
     In a Hadoop catalog, the file `version-hint.text` holds the number of the current version. If later versions follow
     it without a gap, the last of them is current, as in Iceberg's `HadoopTableOperations.refresh`. Every directory that
@@ -111,11 +112,10 @@ class DirectoryTree:
     def _children(
         self, path: tuple[str, ...], at: str, found: Directory
     ) -> Iterator[tuple[SourceEntry | ListedNamespace | None, tuple[tuple[str, ...], str, Directory] | None]]:
-        """Yield (entry, directory to search) for each item of a directory that has an entry, a directory to search, or
-        both.
+        """Yield pairs (entry, directory to search next) for the items of a directory.
 
         The entry is a table, a namespace or a problem; None if the item is only a directory to search. The directory to
-        search is given as (path, location, content); it is None if there is nothing to search in the item.
+        search next is a tuple (path, location, content); None if the search need not go into the item.
         """
         for name, what in found.unread.items():
             yield SourceEntry(path, name, None, f"{at}/{name}", what), None
@@ -146,11 +146,12 @@ class DirectoryTree:
                 yield ListedNamespace(inner) if is_namespace else None, (inner, here, below)
 
     def _apart(self, table: SourceEntry, at: str, found: Directory) -> tuple[SourceEntry, Directory | None]:
-        """Check that a table's folder contains no other tables, whose files the table would own.
+        """Check that a table's folder contains no other tables. Otherwise, the table would own the files of the other
+        tables.
 
         Returns:
-            the table and None. If the folder contains other tables, instead the table with a problem, and the
-            directory in which to search for the other tables.
+            the table and None. But if the folder contains other tables: the table with a description of the problem,
+            and the directory in which to search for the other tables.
         """
         within = [name for name in found.directories if name not in _OF_TABLES and "=" not in name]
         waiting, looked = [f"{at}/{name}" for name in within], 0
@@ -184,8 +185,9 @@ class DirectoryTree:
         return SourceEntry(namespace, name, kind, f"{at}/{METADATA}/{newest.file}", problem)
 
     def _hinted(self, at: str, found: list[MetadataVersion]) -> tuple[MetadataVersion, str]:
-        """Return the version that is current according to the version hint, and the problem with the hint, or an empty
-        string. As in Iceberg, a hint that cannot be read is ignored. A hint that contains a path is a problem."""
+        """Return the version that is current according to the file `version-hint.text`, and a description of the
+        problem with this file; an empty string if there is none. As in Iceberg, a hint that cannot be read or is not a
+        number is ignored. But a hint that contains a path is a problem."""
         try:
             text = self._files.read(f"{at}/{METADATA}/{HINT}", limit=_LONGEST_HINT)
         except BadRequestError:

@@ -297,8 +297,8 @@ class Importer:
         return found
 
     def _judge(self, item: _Item, kind: bytes, content: Table | View | Unloaded) -> ImportOutcome | None:
-        """Return the outcome for an item whose name exists; None if the existing table or view is to be replaced or
-        loaded."""
+        """Return the outcome for an item whose name already exists in the catalog; None if the import must replace the
+        existing table or view, or load its metadata."""
         if item.kind not in (None, kind):
             return ImportOutcome(CONFLICT, f"a {KINDS[kind]} has this name")
         if content.metadata_location == item.location:
@@ -394,7 +394,8 @@ class Importer:
 
 
 def _would(outcome: ImportOutcome) -> ImportOutcome:
-    """Return the outcome that a dry run reports for the outcome of a change."""
+    """Return the outcome that a dry run reports if the import would have the given outcome. For example, `created`
+    becomes `would be created`."""
     done = outcome.status not in (FAILED, CONFLICT, EXISTS)
     return ImportOutcome(f"would be {outcome.status}", outcome.message) if done else outcome
 

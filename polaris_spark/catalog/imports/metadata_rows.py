@@ -1,5 +1,5 @@
-"""Reads metadata files and writes their content as rows, which are not in the index of names yet. Executors or threads
-do this part of an import.
+"""Reads metadata files and writes their content as rows. Executors or threads do this part of an import. The rows have
+no effect until the driver adds their names to the index of names.
 
 New ids require the lease of a node number, which only the driver (the process that runs the import) has. So the driver
 reserves ids for each portion (a group of metadata files). If a portion has too few ids, nothing is written for its
@@ -72,8 +72,8 @@ class ReadResult(NamedTuple):
 
 
 class _Block:
-    """Returns reserved ids one by one and counts them. It counts further calls when none are left, so that the number
-    of needed ids is known."""
+    """Returns reserved object ids one by one and counts how many a file needs. When no ids are left, it continues to
+    count, so that the number of ids that the file needs becomes known."""
 
     def __init__(self, ranges: Sequence[range]) -> None:
         self._ids = chain.from_iterable(ranges)
@@ -81,7 +81,7 @@ class _Block:
         self.short = False
 
     def begin(self) -> None:
-        """Begin counting for the next file."""
+        """Set the count to zero for the next file."""
         self.first = self.used = 0
 
     def next_id(self) -> int:

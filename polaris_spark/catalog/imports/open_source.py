@@ -23,8 +23,8 @@ def open_source(
     Args:
         source: kind of source, one of `SOURCES`.
         location: the root of the tree, or the URI of the catalog.
-        options: options of the source; a value `env:NAME` means the value of the environment variable NAME. `sql` has
-            the options `catalog`, `user` and `password`; `rest` and `pyiceberg` have those of pyiceberg's
+        options: options of the source; a value `env:NAME` is replaced by the value of the environment variable NAME.
+            `sql` has the options `catalog`, `user` and `password`; `rest` and `pyiceberg` have those of pyiceberg's
             `load_catalog`.
         file_options: options of pyiceberg's FileIO, for trees that are not on this machine.
     Raises:

@@ -156,7 +156,7 @@ class PlaceImported(Unrepeated, TimedChange[list[ImportOutcome]]):
 
 
 def _unloaded(placement: Placement) -> Unloaded | None:
-    """Return the `Unloaded` row for a table or view of which only the metadata location is stored; None for others."""
+    """Return the `Unloaded` row of a table or view if only its metadata location is stored; otherwise None."""
     if placement.content:
         return None
     away = unconfirmed_of(folder_of(placement.metadata_location), {}, placement.metadata_location)

@@ -110,7 +110,9 @@ class AvroBlocks:
         number = shift = 0
         while True:
             if not byte or shift > 63:
-                raise ValueError("the file ends within a number, or a number has more than 64 bits")
+                raise ValueError(
+                    "the file ends in the middle of an encoded number, or a number has more than 64 bits"
+                )
             number |= (byte[0] & 0x7F) << shift
             if byte[0] < 0x80:
                 return number >> 1 ^ -(number & 1)
@@ -163,7 +165,7 @@ def _snappy(data: bytes) -> bytes:
 def _zstandard(data: bytes, most: int) -> bytes:
     """Return the first `most` bytes, or all if there are fewer, of the decompressed content of a Zstandard block.
 
-    This uses the first installed library of those that fastavro supports.
+    This uses the first library that is installed among those that fastavro supports.
     """
     for library in ("compression.zstd", "backports.zstd"):
         with contextlib.suppress(ImportError):
@@ -172,7 +174,7 @@ def _zstandard(data: bytes, most: int) -> bytes:
 
 
 class _Shape(NamedTuple):
-    """Properties of an Avro type that limit the cost of decoding its values."""
+    """Properties of an Avro type from which a limit of the cost of decoding its values can be computed."""
 
     may_be_empty: bool
     """Whether a value of the type can be encoded in zero bytes."""
@@ -187,7 +189,7 @@ _EMPTY: Final = _Shape(may_be_empty=True, empty_types=1)
 
 
 def _require_finite(schema: Any) -> None:
-    """Refuse a schema with which decoded data can be larger than a fixed multiple of the encoded bytes.
+    """Refuse a schema that allows a few encoded bytes to decode to unlimited data.
 
     Raises:
         ValueError: items of an array take no bytes, a record contains itself, or a record contains more than

@@ -79,7 +79,7 @@ class AvroFile:
                     body = io.BytesIO(avro_long(count) + data + avro_long(0))
                     found = cast("list[Json]", fastavro.schemaless_reader(body, written, asked))
                     if body.read(1):
-                        raise ValueError("a block holds bytes that do not belong to its records")
+                        raise ValueError("a block contains more bytes after its last record")
                     yield from [{name.id: name.of(record) for name in names} for record in found]
         except (GeneratorExit, PolarisError):
             raise
@@ -104,8 +104,8 @@ def open_avro(files: Files, location: str) -> Iterator[AvroFile]:
 
 
 class _Name:
-    """A field to read. Takes the field's value from a decoded record, and converts maps to lists of (key, value) pairs,
-    and nested records to dicts of values by field id."""
+    """A field to read. Its method `of` returns the value of the field in a decoded record. Maps become lists of (key,
+    value) pairs, and nested records become dicts from field id to value."""
 
     __slots__ = ("_inner", "_is_map", "_name", "id")
 
@@ -141,7 +141,8 @@ def _by_id(schema: Json) -> dict[int, Json]:
 
 
 def _pruned(field: Json, wanted: Collection[int] | None) -> Json:
-    """Return a field. If the field is a record, only its wanted inner fields are kept; None keeps all of them."""
+    """Return a copy of a field of the schema. If the field is a record, the copy has only those of its inner fields
+    whose ids are in `wanted`; all of them if `wanted` is None."""
     record = _record(field)
     if wanted is None or record is None:
         return field
@@ -155,8 +156,8 @@ def _choices(field: Json) -> list[Any]:
 
 
 def _record(field: Json) -> Json | None:
-    """Return the record type of a field, also if that type is one choice of a union; None if the field is not a
-    record."""
+    """Return the record type of a field. If the type of the field is a union, return the record type in the union.
+    Return None if there is no record type."""
     return next(
         (one for one in _choices(field) if isinstance(one, dict) and one.get("type") == "record"), None
     )

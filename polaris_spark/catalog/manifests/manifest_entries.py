@@ -145,7 +145,7 @@ class OpenManifest:
 
     @property
     def partition_fields(self) -> list[Mapping[str, Any]]:
-        """Fields of the manifest's partition tuples, as an Avro schema describes them."""
+        """Fields of the manifest's partition tuples, in the form of an Avro schema."""
         data_file = self._avro.fields[_DATA_FILE]["type"]
         [partition] = [f for f in data_file["fields"] if f.get("field-id") == PARTITION]
         fields: list[Mapping[str, Any]] = partition["type"]["fields"]
@@ -156,7 +156,8 @@ class OpenManifest:
 
         Args:
             fields: ids of the fields of files to read, such as `FILE_PATH`; other fields are not decoded.
-            deleted: whether to yield also entries with status `DELETED`, whose files the snapshot removed.
+            deleted: whether to yield also the entries with status `DELETED`, which stand for files that the snapshot
+                removed.
         Raises:
             UnreadableFileError: the manifest is damaged, or an entry has no file path.
         """
@@ -229,7 +230,8 @@ class _RowIds:
         self._next = first
 
     def of(self, status: int, file: Mapping[int, Any]) -> int | None:
-        """Return the first row id of the file in the next entry; None if the file has no row ids.
+        """Return the first row id of the file in the next entry; None if the file has no row ids. Call this once for
+        each entry, in the order of the manifest.
 
         Args:
             status: status of the entry.

@@ -50,7 +50,7 @@ class ManifestFiles:
             return found
 
     def keep(self, location: str, found: ManifestList) -> None:
-        """Cache a manifest list under its location. Its file need not be written yet."""
+        """Put a manifest list into the cache. Its file need not exist at `location` yet."""
         with self._lock:
             if location in self._lists:
                 return
@@ -61,8 +61,8 @@ class ManifestFiles:
                 self._bytes -= gone.weight
 
     def content(self, location: str, confinement: Confinement | None = None) -> bytes:
-        """Return the content of a manifest list or manifest, which is not cached. The parameters and errors are the
-        same as for `read`."""
+        """Read the file of a manifest list or manifest and return its content. This neither uses nor changes the cache.
+        The parameters and errors are the same as for `read`, but the content is not parsed."""
         return self._files.confined(confinement).read(location, limit=MAX_FILE_BYTES)
 
     def read(self, location: str, confinement: Confinement | None = None) -> ManifestList:
@@ -89,7 +89,8 @@ _of_process: dict[tuple[tuple[str, str], ...], ManifestFiles] = {}
 
 
 def process_manifest_files(properties: dict[str, str]) -> ManifestFiles:
-    """Return the cache that is shared by all sessions of this process which access files with the same properties.
+    """Return the cache for the file properties `properties`. All sessions of this process that use the same properties
+    share one cache.
 
     Sessions must share it, because the changes of several sessions may be committed in one batch. One of these changes
     may then need the manifest list of another before that list is written to a file.

@@ -112,7 +112,8 @@ class ManifestList:
 
     @property
     def format_version(self) -> int:
-        """The table format version that the records are written for: 3, 2 or 1, recognized by their fields."""
+        """The version of the table format of the records: 3, 2 or 1. It is inferred from the fields that the records
+        have."""
         return 3 if FIRST_ROW_ID in self.fields else 2 if SEQUENCE_NUMBER in self.fields else 1
 
     @property

@@ -1,15 +1,18 @@
 """Lineage of materialized views: the sources of a view, and the source columns on which its columns and rows depend.
 
-It is read from Spark's plan of the query when a view is created, and when it is refreshed. The terms are those of
-OpenLineage's facet for column lineage. A document of lineage is a JSON object:
+The lineage is read from Spark's plan of the query when a view is created, and each time the view is refreshed. The
+terms are those of OpenLineage's facet for column lineage. A document of lineage is a JSON object:
 
 - `sources`: list of objects with `type` (`table`, `view` or `materialized view`), `namespace`, `name`, `uuid`, and the
   names of the `columns` on which the view depends. Sources outside the catalog have the field `catalog`, too: the name
-  of their catalog in Spark, or an empty text for a location, such as `/path` in the namespace `delta`.
-- `edges`: by kind of dependence, a list of [column of the view, source, column of the source], counted from 0. The
-  column of the view is null if all rows depend on the source column. Without `edges`, columns are unknown.
+  of their catalog in Spark. `catalog` is an empty string if the source is named by its location; such a source has the
+  namespace `delta` or `iceberg`, and the location as its name.
+- `edges`: object from each kind of dependence to a list of arrays [column of the view, source, column of the source].
+  The three are indexes, counted from 0. The column of the view is null if all rows depend on the source column. A
+  document without `edges` says nothing about columns.
 
-A view version has the document in its summary. A refresh record has it only if it differs from that of the version.
+The summary of a view version contains its document. The record of a refresh contains a document only if that differs
+from the document of the view version.
 """
 
 from __future__ import annotations
@@ -102,8 +105,7 @@ def document_of_lineage(found: Json, query: PinnedQuery, catalog: str) -> Json:
 
 
 def _sources_of(tables: Iterable[TableSource], views: Iterable[ViewSource]) -> list[Json]:
-    """Return the sources that a query reads: tables, materialized views by their stored rows, and other views by their
-    queries."""
+    """Return descriptions of the tables and views that a query reads, each once."""
     every: list[tuple[str, str | None, TableName, str]] = []
     for one in tables:
         if one.read and one.view_uuid:
@@ -129,12 +131,12 @@ def _sources_of(tables: Iterable[TableSource], views: Iterable[ViewSource]) -> l
 
 
 def _path(location: str) -> str:
-    """Return a location without the scheme of local files, which Spark adds to paths."""
+    """Return a location without the prefix `file:`, which Spark adds to the paths of local files."""
     return location.removeprefix("file:").replace("///", "/", 1) if location.startswith("file:") else location
 
 
 def _unknown(found: Json) -> Json:
-    """Return a source that the text of the query does not name."""
+    """Return the description of a source that Spark's plan contains, but that the text of the query does not name."""
     *namespace, name = found["name"]
     source = {"type": "table", "catalog": found["catalog"], "namespace": namespace, "name": name}
     return source | ({"uuid": found["uuid"]} if found["uuid"] else {})
@@ -174,7 +176,8 @@ def dependences(
 
 
 def named_dependences(state: State, catalog: str, name: TableName, view: View) -> list[Dependence]:
-    """Return the sources that the query of a view names, without columns; none if it has no query in Spark's SQL.
+    """Return the sources that the query of a view names, without columns. Return an empty list if the view has no query
+    in Spark's SQL, or if the query cannot be parsed.
 
     Args:
         catalog: name of the catalog.

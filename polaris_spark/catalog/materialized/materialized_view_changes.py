@@ -54,7 +54,7 @@ class StorageTable(CreateTable):
 
 
 class CreateMaterializedView(ViewChange):
-    """Create a materialized view with an empty storage table, or replace the query of one.
+    """Create a materialized view with an empty storage table, or replace the query of an existing materialized view.
 
     A replaced materialized view keeps its UUID, history and properties. Its storage table gets the new columns and no
     current snapshot.
@@ -149,7 +149,7 @@ class CreateMaterializedView(ViewChange):
 
 
 def _same(table: TableDraft, schema: Mapping[str, Any]) -> SchemaIndex:
-    """Return the columns of a storage table that a schema has, too, with the same type."""
+    """Return the columns of a storage table for which `schema` has a column of the same name and type."""
     wanted = {field["name"]: field["type"] for field in schema["fields"]}
     old = table.schemas.get(table.current_schema_id) or {"fields": []}
     kept = [

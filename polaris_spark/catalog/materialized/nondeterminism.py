@@ -1,5 +1,5 @@
-"""The functions that the query of a view calls, and its clauses whose result may differ between two runs on the same
-data."""
+"""Finds the functions that the query of a view calls, and the clauses of the query whose result may differ between two
+runs on the same data."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ _RELATIVE_TIME = re.compile(r"[rR]?.\s*(now|today|tomorrow|yesterday)\b", re.IGN
 
 
 def called_functions(sql: str) -> list[str]:
-    """Names without a namespace of the functions that the query `sql` may call, each once.
+    """Return the names of the functions that the query `sql` may call, each once. Functions that are called by a name
+    with a namespace, such as `db.f`, are left out.
 
     A word before a parenthesis that is not the name of a function, such as `IN`, is returned, too.
 
     Raises:
-        BadRequestError: as by `references_of`.
+        BadRequestError: for the same reasons as in `references_of`.
     """
     tokens = analyze(sql).tokens
     calls = [at for at in range(len(tokens)) if tokens.text(at + 1) == "(" and tokens.text(at - 1) != "."]
@@ -26,12 +27,13 @@ def called_functions(sql: str) -> list[str]:
 
 
 def nondeterministic_clauses(sql: str) -> list[str]:
-    """Parts of the query `sql` whose result may differ between two runs on the same data, and which Spark's plan does
-    not show: `tablesample` for a TABLESAMPLE clause without REPEATABLE, and `now`, `today`, `tomorrow` or `yesterday`
-    for a literal such as TIMESTAMP 'now', which Spark replaces by a time when it parses the query.
+    """Return the clauses of the query `sql` whose result may differ between two runs on the same data, and which
+    Spark's plan does not show: `tablesample` for a TABLESAMPLE clause without REPEATABLE, and `now`, `today`,
+    `tomorrow` or `yesterday` for a literal such as TIMESTAMP 'now', which Spark replaces by a time when it parses the
+    query.
 
     Raises:
-        BadRequestError: as by `references_of`.
+        BadRequestError: for the same reasons as in `references_of`.
     """
     tokens = analyze(sql).tokens
     found: dict[str, None] = {}

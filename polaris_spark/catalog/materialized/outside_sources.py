@@ -41,7 +41,7 @@ class OutsideRef(NamedTuple):
 
 
 class OutsideTable:
-    """The metadata of a table outside of the catalog, with the names of `TableDraft`."""
+    """The metadata of a table outside of the catalog. Its attributes have the same names as those of `TableDraft`."""
 
     def __init__(self, text: Json) -> None:
         self._text = text
@@ -118,7 +118,7 @@ class OutsideSources:
         """Return the table or view with a full name; None if it does not exist.
 
         Raises:
-            BadRequestError: it is a table of another format.
+            BadRequestError: the name belongs to a table that is not an Iceberg table.
             UnknownSourceError: there is no engine, or it has not described the table or view.
         """
         if parts not in self._found:

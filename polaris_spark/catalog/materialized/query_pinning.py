@@ -69,10 +69,11 @@ def pin(
         state: the commit.
         catalog: name of this catalog in Spark.
         query: the query.
-        name: name of the view, which the query must not read.
-        engine: what Spark says about names and queries. Without it, all names are looked up in this catalog, and a
-            view is expected to have as many columns as its query.
-        stored: returns a query of the stored rows of a materialized view, if they may be read instead of its query.
+        name: name of the view. The query must not read this view.
+        engine: answers questions about names and queries from a Spark session. Without an engine, all names are looked
+            up in this catalog, and a view is expected to have as many columns as its query.
+        stored: returns a query that reads the stored rows of a materialized view; None if these must not be read in
+            place of the view's own query.
     Raises:
         BadRequestError: the query cannot be parsed, reads itself, or reads something that has no state to pin.
     """
@@ -119,8 +120,9 @@ def named_sources(
 
 
 def names_in(state: State, catalog: str, query: ViewQuery) -> Iterator[TableName]:
-    """Yield the names of tables and views of this catalog that a query names directly, whether or not they exist. A
-    name whose first part could be another catalog of the engine means a namespace of this catalog.
+    """Yield the names of tables and views of this catalog that a query names directly, whether or not they exist. If
+    the first part of a name could be another catalog of the engine or a namespace of this catalog, it is taken as the
+    namespace.
 
     Args:
         catalog: name of this catalog.
@@ -134,8 +136,9 @@ def names_in(state: State, catalog: str, query: ViewQuery) -> Iterator[TableName
 
 
 def recursion(state: State, catalog: str, view: TableName) -> str:
-    """Return through which views a view reads itself, such as `view db.a reads itself: db.a reads db.b reads db.a`; an
-    empty string if it does not. A view can come to read itself when a view below it is replaced.
+    """If a view reads itself through other views, return a text that names these views, such as `view db.a reads
+    itself: db.a reads db.b reads db.a`; otherwise, return an empty string. This can happen after a view that it reads
+    is replaced.
 
     Args:
         catalog: name of this catalog in Spark.
@@ -254,7 +257,8 @@ class _Pinning:
         )
 
     def names(self, parts: tuple[str, ...], query: ViewQuery) -> Iterator[TableName]:
-        """Yield the names in this catalog that a reference can mean, as Spark resolves it."""
+        """Yield the name in this catalog to which Spark resolves a reference. Yield nothing if Spark resolves it to
+        another catalog."""
         default = query.catalog or self.catalog
         if len(parts) == 1:
             if default == self.catalog and query.namespace:
@@ -270,7 +274,8 @@ class _Pinning:
         return self.engine is not None and self.engine.is_catalog(name)
 
     def location(self, parts: tuple[str, ...]) -> tuple[str, str] | None:
-        """Return the format and the location that a reference names; None if it names no location."""
+        """Return the format and the location in a reference such as `` delta.`/path` ``; None if the reference does not
+        have this form."""
         if len(parts) == 3 and parts[0] in (self.catalog, SESSION_CATALOG):
             parts = parts[1:]
         if len(parts) != 2 or parts[0].lower() not in LOCATIONS or "/" not in parts[1]:
@@ -278,7 +283,8 @@ class _Pinning:
         return None if self._is_catalog(parts[0]) else (parts[0].lower(), parts[1])
 
     def _other_catalog(self, parts: tuple[str, ...], query: ViewQuery) -> tuple[str, ...] | None:
-        """Return the full name in another catalog that a reference means; None if it means none."""
+        """If a reference belongs to another catalog, return its full name, with the name of that catalog; otherwise
+        None."""
         default = query.catalog or self.catalog
         if len(parts) > 1 and self._is_catalog(parts[0]):
             return None if parts[0] == self.catalog else parts
@@ -292,7 +298,8 @@ class _Pinning:
         """Pin a table or view of another catalog. Return None if it does not exist."""
         if self.engine is None:
             raise BadRequestError(
-                f"{reference.identifier} is in the catalog {parts[0]}; it can be looked up only in a Spark session"
+                f"{reference.identifier} is in the catalog {parts[0]}; tables and views of other catalogs can be "
+                "looked up only in a Spark session"
             )
         found, ref = None, MAIN
         if len(parts) > 3 and parts[-1].lower().startswith(_REFS):
@@ -329,7 +336,9 @@ class _Pinning:
                 "credentials in the session's configuration"
             )
         if self.engine is None:
-            raise BadRequestError(f"{reference.identifier} can be looked up only in a Spark session")
+            raise BadRequestError(
+                f"{reference.identifier} names a location; such tables can be looked up only in a Spark session"
+            )
         if LOCATIONS[format] == DELTA_LOCATION:
             return self._delta(reference, name, self.engine)
         table = self.engine.outside.find(("", *name.namespace, location))
@@ -440,7 +449,8 @@ class _Pinning:
         return self._of_query(inner, columns_of(self.state, view), source)
 
     def _past(self, name: TableName, view: View, reference: SourceReference) -> _Pinned:
-        """Pin a materialized view as of one of its refreshes. Its storage table is the source."""
+        """Pin a materialized view that the query reads as of one of its refreshes. The source is the storage table of
+        the view."""
         past = rows_of_version(self.state, name, str(named_snapshot(reference)))
         source = TableSource(
             reference.identifier,
@@ -460,7 +470,7 @@ class _Pinning:
     def _check_storage(
         self, table: TableName, reference: SourceReference, above: tuple[tuple[str, ...], ...]
     ) -> None:
-        """Refuse a materialized view that reads its own storage table."""
+        """Refuse a materialized view whose query reads its own storage table."""
         owner = view_of(self.state, table)
         if owner is not None:
             name = owner[0]
@@ -470,7 +480,7 @@ class _Pinning:
     def _check_view(
         self, parts: tuple[str, ...], reference: SourceReference, above: tuple[tuple[str, ...], ...]
     ) -> None:
-        """Refuse a view that reads itself, or that is read as of a time."""
+        """Raise an error if a view reads itself, or if a reference to a view has a time travel clause."""
 
         def shown(name: tuple[str, ...]) -> str:
             return ".".join(name[1:] if name[0] == self.catalog else name)
@@ -481,13 +491,13 @@ class _Pinning:
             raise BadRequestError(f"view {shown(above[0])} {why}: {chain}")
         if reference.version:
             raise BadRequestError(
-                f"view {shown(parts)} has no {reference.version}; only tables, and materialized views of this catalog, "
-                "have versions"
+                f"view {shown(parts)} cannot be read with {reference.version}; only tables, and materialized views of "
+                "this catalog, have versions"
             )
 
     def _of_query(self, inner: PinnedQuery, columns: list[str], source: ViewSource) -> _Pinned:
-        """Return the pinned query of a view with the view's columns. Columns are matched by position, as Iceberg
-        resolves views. A query can have more columns than its view."""
+        """Return the pinned query of a view, with the names of the view's columns. Columns are matched by position, as
+        Iceberg resolves views. A query can have more columns than its view."""
         width = self.engine.width(inner.sql) if self.engine else len(columns)
         more = [f"{max(columns, key=len)}_{position}" for position in range(len(columns), width)]
         names, every = (", ".join(quoted((one,)) for one in some) for some in (columns, [*columns, *more]))

@@ -1,4 +1,4 @@
-"""Text in Spark's SQL that reads a snapshot of a table, with the columns that the table has now."""
+"""Generates Spark SQL that reads a snapshot of a table, with the columns that the table has now."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def named_snapshot(reference: SourceReference) -> int:
 
 
 def at_snapshot(table: TableState, full: str, id: int) -> str:
-    """Return SQL that reads a snapshot with the table's current columns. Spark reads a snapshot with the columns that
-    the table had then.
+    """Return SQL that reads a snapshot with the table's current columns. The clause VERSION AS OF alone would return
+    the columns that the table had at the snapshot.
 
     Raises:
         BadRequestError: the schema has changed since the snapshot in a way that SQL cannot express.
@@ -83,7 +83,7 @@ def _fields(table: TableState, schema_id: int) -> list[Json]:
 
 
 def _shown(field: Json) -> tuple[Any, ...]:
-    """Return the properties of a column that a query depends on: id, name and type."""
+    """Return those properties of a column on which queries depend: its id, name and type."""
     return field["id"], field["name"], field["type"]
 
 

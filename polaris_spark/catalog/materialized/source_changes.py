@@ -1,5 +1,5 @@
 """The snapshots that the last refresh of a materialized view read. An incremental refresh reads only the changes since
-then, and the procedure `expire` keeps these snapshots for it."""
+these snapshots. So the procedure `expire` keeps them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from polaris_spark.index.root import IndexRoot
 
 
 class SnapshotKey(NamedTuple):
-    """A table at a snapshot, as a query reads it."""
+    """UUID of a table, and id of the snapshot of the table that a query reads."""
 
     uuid: str
     snapshot_id: int
@@ -45,8 +45,9 @@ class SnapshotKey(NamedTuple):
 def snapshots_since(
     state: State, record: Json, query: PinnedQuery, outside: OutsideSources
 ) -> dict[SnapshotKey, int] | str:
-    """Return the snapshots that the last refresh read (`NO_SNAPSHOT` for a table that had none); or why the changes
-    since then cannot be computed.
+    """Return a dict from each table, at the snapshot that the query reads now, to the id of the snapshot that the last
+    refresh read (`NO_SNAPSHOT` if the table had none). Tables whose snapshot is the same are left out. If the changes
+    since the last refresh cannot be computed, return the reason as text.
 
     Args:
         state: the commit to which the query is pinned.
@@ -123,7 +124,8 @@ def _table(source: TableSource, last: Json, table: TableState | None) -> dict[Sn
 
 
 class RefreshNeeds:
-    """The snapshots that the next incremental refreshes of materialized views compare with the current ones.
+    """The snapshots that materialized views need for their next incremental refresh, which compares them with the
+    current snapshots.
 
     A view needs them for a bounded time after its last refresh (`REFRESH_RETENTION`). Views whose metadata is not
     loaded yet are left out.
@@ -144,8 +146,9 @@ class RefreshNeeds:
     def at(self, state: State) -> dict[str, frozenset[int]]:
         """Return the ids of the snapshots that are needed in a commit, by the UUID of the table.
 
-        Only views that have changed since the commit of the last call are read from the database. The other views are
-        recorded as reads of the change all the same, because the result is wrong once they are refreshed.
+        Only views that have changed since the commit of the last call are read from the database. But all materialized
+        views are recorded as read by the change, because the result is no longer correct if one of them is refreshed
+        before the change is committed.
         """
         commit = state.base.commit
         names = dict(zip(commit.index_names, commit.index_roots, strict=True)).get(NAMES, IndexRoot())

@@ -1,6 +1,6 @@
 """The tokens of Spark SQL text, by the rules of Spark's lexer (`SqlBaseLexer.g4`).
 
-The settings of Spark that change its lexer are taken to have their defaults. So text in double quotes is a string.
+This assumes the defaults of the Spark settings that change the lexer. So text in double quotes is a string.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Tokens(list[Token]):
     def __init__(self, sql: str) -> None:
         self.sql = sql
         if len(sql) > MAX_LENGTH:
-            raise self.error(f"SQL text may have up to {MAX_LENGTH} characters, this one has {len(sql)}")
+            raise self.error(f"SQL text has {len(sql)} characters; the maximum is {MAX_LENGTH}")
         super().__init__(self._lexed())
         self.closings: dict[int, int] = {}
         """Index of the closing token for the index of each opening parenthesis or bracket."""
@@ -66,12 +66,12 @@ class Tokens(list[Token]):
         self._match()
 
     def kind(self, index: int) -> str:
-        """Return the kind of the token at an index; beyond the text, the empty string."""
+        """Return the kind of the token at an index; an empty string if there is no such token."""
         return self[index].kind if 0 <= index < len(self) else ""
 
     def text(self, index: int) -> str:
-        """Return the text of the token at an index if it is a word or symbol; otherwise, or beyond the text, the empty
-        string."""
+        """Return the text of the token at an index if it is a word or symbol; otherwise, or if there is no such token,
+        an empty string."""
         return self[index].text if self.kind(index) in ("word", "symbol") else ""
 
     def is_name(self, index: int) -> bool:
@@ -92,11 +92,11 @@ class Tokens(list[Token]):
         return tuple(token.name for token in self[first:end:2])
 
     def error(self, message: str, position: int | None = None) -> BadRequestError:
-        """Return an error that shows the start of the text.
+        """Return an error whose message shows the start of the SQL text.
 
         Args:
             message: what is wrong.
-            position: character of the text at which it is wrong; None if there is no such character.
+            position: index of the character at which the SQL text is wrong; None if the error has no position.
         """
         if position is not None:
             line = self.sql.count("\n", 0, position) + 1
@@ -127,7 +127,7 @@ class Tokens(list[Token]):
         raise self.error("comment is not closed", start)
 
     def _match(self) -> None:
-        """Set `closings` and `openings`."""
+        """Find the pairs of parentheses and brackets, and set `closings` and `openings`."""
         opened = [-1]
         for index, token in enumerate(self):
             if token.text in _PAIRS.values():

@@ -56,8 +56,8 @@ def materialized_views(state: State, namespace: NamespaceName | None) -> Iterato
 
 
 def stored_query(state: State, catalog: str, name: TableName, view: View) -> str | None:
-    """Return a query, in Spark's SQL, that returns the stored rows of a materialized view in this commit; None if it
-    was never refreshed.
+    """Return Spark SQL that reads the rows that a materialized view has stored in this commit; None if the storage
+    table has no current snapshot, for example because the view was never refreshed.
 
     Args:
         catalog: name of this catalog in Spark.

@@ -50,7 +50,8 @@ def definer_of(state: State, catalog: str, view: TableName, following: TableName
         catalog: name of the catalog.
         following: the table or view that the query must name. It need not exist.
     Raises:
-        ForbiddenError: the view does not name it, or has no definer or no query that can be checked.
+        ForbiddenError: the view does not exist, its query does not name `following` or cannot be checked, or the view
+            has no definer.
     """
     entry = find(state, table_key(view, VIEW))
     if entry is None:
@@ -76,5 +77,5 @@ def definer_of(state: State, catalog: str, view: TableName, following: TableName
 
 
 def refused(view: TableName, why: str) -> ForbiddenError:
-    """Return the error for a chain that does not allow a request."""
+    """Return the error for a chain of views through which the caller cannot read anything."""
     return ForbiddenError(f"nothing can be read through view {view}: {why}")

@@ -1,4 +1,5 @@
-"""Whether the stored rows of a materialized view are the result of its query now."""
+"""Finds out whether the stored rows of a materialized view are fresh: whether they still are the result of its
+query."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ _COMPACTIONS = 1_000
 
 
 class Freshness(NamedTuple):
-    """Whether the stored rows of a materialized view are the result of its query now."""
+    """Whether the stored rows of a materialized view are fresh: whether they are still the result of its query."""
 
     fresh: bool
     reason: str
@@ -55,17 +56,17 @@ class Freshness(NamedTuple):
 def freshness(
     state: State, name: TableName, outside: OutsideSources | None = None, *, only_recorded: bool = False
 ) -> Freshness:
-    """Return whether the stored rows of a materialized view are the result of its query in a commit. This reads only
-    rows of the commit, unless the query has sources outside of the catalog.
+    """Return whether the stored rows of a materialized view are fresh in a commit: whether they are the result of its
+    query on this state. This reads only rows of the commit, unless the query has sources outside of the catalog.
 
-    Compactions of the sources are not changes, because they keep the rows.
+    Rows stay fresh if the sources were only compacted, because a compaction does not change the rows of a table.
 
     Args:
         outside: looks up sources outside of the catalog. Without it, the rows of a view that reads tables of another
             catalog, or Iceberg tables by their location, are not fresh.
         only_recorded: whether to look up only sources that the refresh recorded with their ids. Set it for a reader
-            that may see the view, but not all tables: the query can name tables that its author may not see. If another
-            writer made the refresh, the rows then are not fresh.
+            that may see the view, but not all tables: the query can name tables that its author may not see. If this is
+            true, the rows of a refresh by another program are reported as not fresh.
     Raises:
         NoSuchViewError: the view does not exist.
         BadRequestError: the view is not materialized.
@@ -99,7 +100,8 @@ def freshness(
     except (AttributeError, KeyError, TypeError):  # not as `source-states` are specified
         return Freshness(
             fresh=False,
-            reason="the refresh does not describe all tables and views that the view reads; refresh it again",
+            reason="the record of the last refresh does not list all tables and views that the view reads; refresh the "
+            "view again",
         )
     if changed:
         names = tuple(dict.fromkeys(changed))
@@ -112,21 +114,24 @@ def freshness(
 
 
 def _foreign(state: State, view: View, record: Json) -> list[Json]:
-    """Return the source states of a refresh that another writer recorded.
+    """Return the source states of a refresh that another program made and recorded.
 
     Raises:
-        BadRequestError: its base tables are not exactly the tables of this catalog that the query reads.
+        BadRequestError: the record of the refresh does not list exactly the tables that the query reads, or the query
+            reads views or tables outside of the catalog.
     """
     query = query_of(state, view)
     bases = {str(one.get("identifier")): one for one in record.get("base-tables", ())}
     if any(one.get("type") != "iceberg-metastore" for one in bases.values()):
         raise BadRequestError(
-            "the refresh does not describe all tables and views that the view reads; refresh it again"
+            "the record of the last refresh does not list all tables and views that the view reads; refresh the view "
+            "again"
         )
     pinned = pin(state, query.catalog or "this catalog", query, TableName((), ""))
     if pinned.views or {one.identifier for one in pinned.tables} != set(bases):
         raise BadRequestError(
-            "the refresh does not describe all tables and views that the view reads; refresh it again"
+            "the record of the last refresh does not list all tables and views that the view reads; refresh the view "
+            "again"
         )
     return [
         {
@@ -143,7 +148,7 @@ def _foreign(state: State, view: View, record: Json) -> list[Json]:
 
 
 def is_outside(source: Json) -> bool:
-    """Whether a source state belongs to a table or view outside of the catalog."""
+    """Whether a source state in the record of a refresh belongs to a table or view outside of the catalog."""
     return bool(source.get("catalog")) or "base-type" in source
 
 
@@ -153,11 +158,11 @@ def _full_name(source: Json) -> str:
 
 
 def _has_changed(state: State, source: Json, outside: OutsideSources) -> bool:
-    """Return whether a source is in another state than the one recorded.
+    """Return whether a source has changed since the state that the refresh recorded.
 
     Raises:
-        BadRequestError: a source outside of the catalog cannot be read.
-        UnknownSourceError: a source outside of the catalog is not known.
+        BadRequestError: the source is outside of the catalog and cannot be read.
+        UnknownSourceError: the source is outside of the catalog and cannot be looked up here.
     """
     if source.get("base-type") == DELTA_LOCATION:
         delta = outside.delta(source["name"])
@@ -184,8 +189,8 @@ def table_of(state: State, source: Json, outside: OutsideSources) -> TableState 
     """Return the Iceberg table of a source state; None if it does not exist.
 
     Raises:
-        BadRequestError: it is now a table of another format.
-        UnknownSourceError: it is outside of the catalog, and is not known.
+        BadRequestError: the name now belongs to a table of another format.
+        UnknownSourceError: the source is outside of the catalog and cannot be looked up here.
     """
     name = TableName(tuple(source["namespace"]), source["name"])
     if source.get("base-type") == DELTA_LOCATION:
@@ -201,7 +206,7 @@ def view_of(state: State, source: Json, outside: OutsideSources) -> tuple[str, i
     """Return the UUID and the version of the view of a source state; None if it does not exist.
 
     Raises:
-        UnknownSourceError: it is outside of the catalog, and is not known.
+        UnknownSourceError: the source is outside of the catalog and cannot be looked up here.
     """
     name = TableName(tuple(source["namespace"]), source["name"])
     if source.get("catalog"):
@@ -250,8 +255,8 @@ class Behind(NamedTuple):
 
 
 def behind(state: State, view: View, record: Json) -> Behind:
-    """Return what has changed since a refresh of a materialized view, as far as snapshots and versions of views show.
-    Sources outside of the catalog are left out.
+    """Return what has changed in the sources since a refresh of a materialized view: new snapshots of tables, and new
+    versions of views. Sources outside of the catalog are left out.
 
     Args:
         record: the record of the refresh; empty if the current version of the view was never refreshed.
@@ -288,7 +293,8 @@ def _version_time(state: State, view: View) -> int:
 
 
 def _added_snapshots(state: State, source: Json) -> Iterator[Json]:
-    """Yield the snapshots of a table since the recorded one, without compactions, the newest first."""
+    """Yield the snapshots of a table that are newer than the recorded snapshot, the newest first. Compactions are left
+    out."""
     table = table_of(state, source, OutsideSources())
     if table is None or table.uuid != source["uuid"]:
         return
@@ -317,8 +323,8 @@ def has_same_columns(state: State, query: PinnedQuery) -> bool:
 def stored_rows(
     state: State, catalog: str, session: Json, outside: OutsideSources
 ) -> Callable[[TableName, View], str | None]:
-    """Return a function that returns a query of the stored rows of a materialized view, if they are fresh and were
-    computed in a session with the same settings, for `pin`.
+    """Return a function for the argument `stored` of `pin`. For a materialized view, it returns a query that reads the
+    stored rows; None unless they are fresh and were computed in a session with the same settings.
 
     Args:
         catalog: name of this catalog in Spark.

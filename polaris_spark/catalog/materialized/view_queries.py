@@ -1,11 +1,12 @@
-"""The tables and views that the Spark SQL text of a view refers to, and replacing them in the text.
+"""Finds the tables and views to which the Spark SQL text of a view refers, and replaces them in the text.
 
 `references_of` finds the references, and `replaced` puts other text in their place. All other characters of the text
-stay as they were: SQL that a parser generates again could have another meaning.
+stay as they were: if the SQL were generated again from its syntax tree, its meaning could change.
 
 sqlglot parses a copy of the text of the same length, in which comments, and clauses of Spark that sqlglot does not
 know, are replaced by spaces or by synonyms. So every position in the copy is a position in the text. sqlglot finds the
-references; the tokens tell the scopes of common table expressions (CTEs) and the clauses after a name:
+references. The scopes of common table expressions (CTEs), and the clauses after a name, are found from the tokens.
+Spark's grammar for a name and these clauses is:
 
 ```
 relationPrimary: identifierReference temporalClause? optionsClause? sample? watermarkClause? tableAlias
@@ -69,7 +70,7 @@ class _Found(NamedTuple):
 
 
 class _Relation(NamedTuple):
-    """A name by which columns can be qualified."""
+    """A name in a FROM clause with which columns can be qualified: an alias, a CTE, or the name of a table."""
 
     name: str
     """In lower case."""
@@ -90,10 +91,10 @@ class Analysis(NamedTuple):
 
 
 def references_of(sql: str) -> list[SourceReference]:
-    """References to tables and views in the query `sql`, in the order of their positions.
+    """Return the references to tables and views in the query `sql`, in the order of their positions.
 
-    Names of CTEs are not references where the CTE is visible. Names are compared without regard to case. Table-valued
-    functions are not references.
+    A name is not a reference if it is the name of a CTE that is visible there. Names are compared without regard to
+    case. Table-valued functions are not references.
 
     Raises:
         BadRequestError: `sql` is not one query, has parameters, or has syntax in which references cannot be found.
@@ -102,7 +103,7 @@ def references_of(sql: str) -> list[SourceReference]:
 
 
 def replaced(sql: str, replacements: Mapping[int, str]) -> str:
-    """The query `sql` with other text in the place of references.
+    """Return the query `sql` with some of its references replaced by other text.
 
     A reference without an alias gets the last part of its name as its alias, so that columns qualified by it still
     resolve. Columns qualified by more parts of the name, as in `db.t.a`, are changed to be qualified by the alias. No
@@ -110,12 +111,12 @@ def replaced(sql: str, replacements: Mapping[int, str]) -> str:
 
     Args:
         sql: text of the query.
-        replacements: replacement of each reference by the reference's `start`. A replacement is a name, a name with a
-            time travel clause, or a query in parentheses.
+        replacements: dict from the position `start` of each reference to its replacement. A replacement is a name, a
+            name with a time travel clause, or a query in parentheses.
 
     Raises:
-        BadRequestError: as by `references_of`; or the text cannot have the replacement at this place, or a qualified
-            column could then belong to two tables.
+        BadRequestError: for the same reasons as in `references_of`; or such a replacement is not allowed at this place,
+            or after it a qualified column could belong to two tables.
         ValueError: a key of `replacements` is not the start of a reference.
     """
     analysis = analyze(sql)
@@ -141,7 +142,8 @@ def replaced(sql: str, replacements: Mapping[int, str]) -> str:
 
 
 def _alias(found: _Found, replacement: str) -> str:
-    """The alias that a replacement needs; empty if it needs none or can have none."""
+    """Return the clause ` AS alias` that a replacement needs; an empty string if it needs no alias, or cannot have
+    one."""
     parts, name = found.reference.parts, _simple_name(replacement)
     if found.has_alias or name[-len(parts) :] == _lower(parts) or (name and found.table_keyword is not None):
         return ""
@@ -149,7 +151,7 @@ def _alias(found: _Found, replacement: str) -> str:
 
 
 def _edits(tokens: Tokens, found: _Found, replacement: str, alias: str) -> Iterator[tuple[int, int, str]]:
-    """Changes (start, end, new text) for one reference."""
+    """Yield the edits of the text that replace one reference: (start, end, new text)."""
     reference = found.reference
     name, problem = _simple_name(replacement), ""
     if reference.version and not name:
@@ -169,7 +171,8 @@ def _edits(tokens: Tokens, found: _Found, replacement: str, alias: str) -> Itera
 
 
 def _qualifier_edits(analysis: Analysis, aliased: list[_Found]) -> Iterator[tuple[int, int, str]]:
-    """Changes that qualify columns by the new alias of a table instead of by two or more parts of the table's name."""
+    """Yield edits of the text for columns that are qualified by two or more parts of a table's name. The edits qualify
+    them by the new alias of the table instead."""
     names = {relation.name for relation in analysis.relations}
     by_last: dict[str, list[_Found]] = {}
     for found in aliased:
@@ -195,8 +198,8 @@ def _qualifier_edits(analysis: Analysis, aliased: list[_Found]) -> Iterator[tupl
 
 
 def _columns(analysis: Analysis) -> Iterator[tuple[int, int]]:
-    """Columns with two or more qualifiers: indexes of the first token and after the last token of dotted names that are
-    not names of tables or functions. The last part may be a star."""
+    """Yield the position of each column that is qualified by two or more names, such as `db.t.a` or `db.t.*`: the index
+    of its first token, and the index after its last token."""
     tokens = analysis.tokens
     end = 0
     for first in range(len(tokens)):
@@ -211,15 +214,16 @@ def _columns(analysis: Analysis) -> Iterator[tuple[int, int]]:
 
 
 def _qualifies(qualifier: tuple[str, ...], parts: tuple[str, ...], names: set[str]) -> bool:
-    """Whether the qualifier names the table `parts`. The qualifier may have more parts than the name in the text has,
-    because Spark completes the name with the current catalog and namespace."""
+    """Whether the qualifier of a column refers to the table whose name in the text is `parts`. The qualifier may have
+    more parts than this name, because Spark completes the name with the current catalog and namespace."""
     if len(qualifier) <= len(parts):
         return parts[-len(qualifier) :] == qualifier
     return len(parts) > 1 and qualifier[-len(parts) :] == parts and qualifier[0] not in names
 
 
 def _require_unambiguous(analysis: Analysis, found: _Found, scopes: list[int], first: int, end: int) -> None:
-    """Reject a column whose shorter qualifier would also name another relation in one of the scopes."""
+    """Raise an error if a column that is qualified only by the last part of a table's name could also belong to another
+    relation in one of the scopes."""
     tokens, parts = analysis.tokens, _lower(found.reference.parts)
     start = tokens[first].start
     for relation in analysis.relations:
@@ -233,7 +237,7 @@ def _require_unambiguous(analysis: Analysis, found: _Found, scopes: list[int], f
 
 
 def analyze(sql: str) -> Analysis:
-    """Find the references of the query `sql`, and the names and scopes that replacing them needs."""
+    """Find the references in the query `sql`, and the names and scopes that are needed to replace them."""
     tokens = Tokens(sql)
     try:
         _require_one_query(tokens)
@@ -245,7 +249,8 @@ def analyze(sql: str) -> Analysis:
 
 
 def _require_one_query(tokens: Tokens) -> None:
-    """Check the text as far as its tokens allow, before it is parsed."""
+    """Check, before the text is parsed, that its tokens can be one query, and that they contain no syntax that is not
+    supported."""
     first = next((token for token in tokens if token.text != "("), None)
     if first is None:
         raise tokens.error("SQL text of a view is empty")
@@ -273,8 +278,8 @@ def _require_one_query(tokens: Tokens) -> None:
 class _Ctes:
     """The CTEs of a text.
 
-    A CTE is visible after its definition until the end of the query that its WITH begins; a recursive one in its
-    definition, too. Every query but the outermost is in parentheses of its own.
+    A CTE is visible after its definition, until the end of the query that begins with its WITH clause. A recursive CTE
+    is also visible in its own definition. Each query except the outermost one is enclosed in parentheses.
     """
 
     def __init__(self, tokens: Tokens) -> None:
@@ -288,11 +293,16 @@ class _Ctes:
                 self._add(tokens, index + 1, tokens.closings.get(tokens.openings[index], len(tokens)))
 
     def is_visible(self, name: str, index: int) -> bool:
-        """Whether a name at a token refers to a CTE."""
+        """Whether a name, at the token with the index `index`, refers to a CTE."""
         return any(index in visible for visible in self._visible.get(name.lower(), ()))
 
     def _add(self, tokens: Tokens, name: int, end: int) -> None:
-        """Add the CTEs from the one with its name at the index `name`. The query ends before the index `end`."""
+        """Add the CTEs of a WITH clause.
+
+        Args:
+            name: index of the token after WITH.
+            end: index after the last token of the query that begins with this WITH clause.
+        """
         recursive = tokens.text(name) == "RECURSIVE" and tokens.text(name + 1) not in ("AS", "(")
         name += recursive
         while tokens.is_name(name):
@@ -313,8 +323,8 @@ class _Ctes:
 
 
 class _Scopes:
-    """The scopes of a text, as numbers. A scope is a query without its set operators: the part of the text in which the
-    relations of its FROM clause are visible. The operands of a set operator have a scope each."""
+    """The scopes of a text, as numbers. A scope is the part of the text in which the relations of one FROM clause are
+    visible. Each operand of a set operator, such as UNION, has its own scope."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._parents = [-1]
@@ -331,7 +341,7 @@ class _Scopes:
             self._of_token.append(current[opening])
 
     def around(self, index: int) -> list[int]:
-        """The scopes around a token, the innermost first."""
+        """Return the scopes that contain a token, the innermost first."""
         scopes = [self._of_token[index]]
         while (parent := self._parents[scopes[-1]]) >= 0:
             scopes.append(parent)
@@ -343,7 +353,7 @@ class _Scopes:
 
 
 class _Copy:
-    """The copy of the text that sqlglot parses, and the clauses that the copy lacks."""
+    """The copy of the text that sqlglot parses, and the positions of the clauses that were left out of the copy."""
 
     def __init__(self, tokens: Tokens, ctes: _Ctes) -> None:
         self.clauses: dict[int, int] = {}
@@ -371,8 +381,8 @@ class _Copy:
 
 
 def _clause_end(tokens: Tokens, index: int) -> int:
-    """Index after the clause that starts at `index` and that sqlglot does not know, such as `WITH ('key' = 'value')`;
-    `index` itself if there is none."""
+    """If a clause that sqlglot does not know starts at `index`, such as `WITH ('key' = 'value')`, return the index
+    after the clause; otherwise, return `index`."""
     before = tokens.text(index - 1)
     if before == ".":
         return index
@@ -386,8 +396,8 @@ def _clause_end(tokens: Tokens, index: int) -> int:
 
 
 def _time_travel_end(tokens: Tokens, first: int) -> int:
-    """Index after a time travel clause, `first` itself if there is none:
-    `FOR? (VERSION | SYSTEM_VERSION | TIMESTAMP | SYSTEM_TIME) AS OF value`.
+    """If a time travel clause starts at `first`, return the index after the clause; otherwise, return `first`. The
+    clause is `FOR? (VERSION | SYSTEM_VERSION | TIMESTAMP | SYSTEM_TIME) AS OF value`.
 
     The value must be a literal, a name, a call, or an expression in parentheses.
     """
@@ -420,12 +430,13 @@ def _starts_query(tokens: Tokens, index: int, ctes: _Ctes) -> bool:
 
 
 def _precedes_name(tokens: Tokens, index: int) -> bool:
-    """Whether the token after `index` is a name and begins no clause."""
+    """Whether the token after `index` is a name, and not a word that begins a clause."""
     return tokens.is_name(index + 1) and tokens.text(index + 1) not in _CLAUSES
 
 
 def _plain_string(text: str) -> str:
-    """A string literal of the same length without prefix, escapes and quotes inside, which every lexer reads alike."""
+    """Return a string literal of the same length that every lexer reads in the same way: without a prefix, and without
+    escapes and quotes inside."""
     prefix = " " if text[0] in "rR" else ""
     quote = text[len(prefix)]
     inside = re.sub(r"[\\'\"\r\n]", "x", text[len(prefix) + 1 : -1])
@@ -433,7 +444,7 @@ def _plain_string(text: str) -> str:
 
 
 def _parsed(tokens: Tokens, copy: str) -> exp.Query | exp.Values:
-    """The query that the copy contains."""
+    """Parse the copy of the text, and return the syntax tree of its query."""
     import sqlglot
     from sqlglot import exp
     from sqlglot.errors import ParseError
@@ -456,7 +467,7 @@ def _parsed(tokens: Tokens, copy: str) -> exp.Query | exp.Values:
 
 
 def _analysis(tokens: Tokens, ctes: _Ctes, copy: _Copy, query: exp.Query | exp.Values) -> Analysis:
-    """Combine the references that sqlglot found with the scopes and clauses that the tokens show."""
+    """Combine the references that sqlglot found with the scopes and clauses that were found from the tokens."""
     from sqlglot import exp
 
     scopes = _Scopes(tokens)
@@ -478,7 +489,7 @@ def _analysis(tokens: Tokens, ctes: _Ctes, copy: _Copy, query: exp.Query | exp.V
         if parts != tuple(part.name for part in table.parts):
             if table.parts[0].name.startswith("__tmp"):
                 continue  # sqlglot makes CTEs of the steps of a pipe
-            raise tokens.error(f"name of table {table.name!r} is not understood", position)
+            raise tokens.error(f"the name of table {table.name!r} has syntax that is not supported", position)
         if index in names:
             continue  # sqlglot repeats parts of a pipe
         names.add(index)
@@ -534,9 +545,11 @@ def _require_all_found(tokens: Tokens, copy: _Copy, names: set[int], versions: s
                 or (before == "DISTINCT" and tokens.text(index - 2) in ("IS", "NOT"))
             )
         if expected and index + 1 not in names:
-            raise tokens.error(f"the table after {word} cannot be found", token.start)
+            raise tokens.error(
+                f"the name of a table is expected after {word}, but cannot be recognized", token.start
+            )
         if index in copy.clauses and word not in ("WITH", "TABLESAMPLE") and index not in versions:
-            raise tokens.error("time travel clause does not follow the name of a table", token.start)
+            raise tokens.error("a time travel clause must follow the name of a table", token.start)
 
 
 def _quoted(name: str) -> str:
@@ -548,7 +561,7 @@ def _lower(parts: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _simple_name(text: str) -> tuple[str, ...]:
-    """Parts of a replacement in lower case if it is a name, otherwise empty."""
+    """Return the parts of a replacement, in lower case, if the replacement is a name; otherwise an empty tuple."""
     if text.lstrip().startswith("("):
         return ()
     tokens = Tokens(text)
@@ -556,5 +569,5 @@ def _simple_name(text: str) -> tuple[str, ...]:
 
 
 def _joins(left: str, right: str) -> bool:
-    """Whether two characters could be read as parts of the same token."""
+    """Whether a lexer could read two adjacent characters as parts of the same token."""
     return re.fullmatch(r"\w\w|``", left + right) is not None

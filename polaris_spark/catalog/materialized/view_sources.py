@@ -69,12 +69,12 @@ class TableSource(NamedTuple):
 
     @property
     def full_name(self) -> str:
-        """The name, with the name of its catalog before it if this is another catalog."""
+        """The name of the table. If the table is in another catalog, the name begins with the name of that catalog."""
         return f"{self.catalog}.{self.name}" if self.catalog else str(self.name)
 
 
 class QueryEngine(NamedTuple):
-    """Analysis of names and queries by a Spark session."""
+    """Functions with which a Spark session answers questions about names and queries."""
 
     is_catalog: Callable[[str], bool]
     """Returns whether Spark has a catalog of this name."""
@@ -110,15 +110,16 @@ class ViewSource(NamedTuple):
 
 
 class PinnedQuery(NamedTuple):
-    """A query that reads one state of the catalog, and the sources that it reads."""
+    """A query that is pinned to one state of the catalog, and the sources that the query reads."""
 
     sql: str
     tables: tuple[TableSource, ...]
     views: tuple[ViewSource, ...]
 
     def base_tables(self) -> list[Json]:
-        """Return the `base-tables` of a refresh record. `properties` contains the table's UUID, the branch or tag if it
-        is not the branch `main`, and the name of another catalog in Spark."""
+        """Return the `base-tables` of a refresh record. In each, `properties` contains the UUID of the table; its
+        branch or tag, if this is not the branch `main`; and the name, in Spark, of the table's catalog, if this is
+        another catalog."""
         return [
             {"type": one.type, "identifier": one.identifier, "snapshot-reference": one.snapshot_id}
             | ({} if one.type == METASTORE else {"location": one.name.name})
@@ -131,9 +132,9 @@ class PinnedQuery(NamedTuple):
         ]
 
     def source_states(self) -> list[Json]:
-        """Return the `source-states` of the newer draft of the specification. A source whose snapshot the query names
-        has no `ref`. The fields `schema-id`, `name-mapping`, `catalog`, `base-type` and, of a materialized view whose
-        stored rows are read, `storage-snapshot-id` are not in that draft."""
+        """Return the `source-states` of the newer draft of the specification. A source has no `ref` if the query names
+        its snapshot. The fields `schema-id`, `name-mapping`, `catalog`, `base-type` and `storage-snapshot-id` (of a
+        materialized view whose stored rows are read) are not in that draft."""
         tables = [
             {
                 "type": "table",
@@ -205,8 +206,9 @@ def snapshot_of(table: TableState, ref: str) -> int | None:
 
 
 def name_mapping_of(table: TableState) -> str:
-    """Return a digest of the names by which a table finds columns in data files without field ids, as after an import;
-    an empty string if it has none. They change what is read without a new snapshot."""
+    """Return a digest of a table's name mapping; an empty string if it has none. A name mapping is a table property
+    with the names of columns in data files without field ids, such as imported files. A change of the mapping can
+    change the rows that a query reads, although the table gets no new snapshot."""
     text = table.properties.get(NAME_MAPPING)
     return "" if text is None else hashlib.sha256(text.encode()).hexdigest()[:16]
 

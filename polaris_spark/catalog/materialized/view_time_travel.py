@@ -1,9 +1,9 @@
-"""Time travel of materialized views: which snapshot of the storage table has the rows of an earlier refresh, and which
-of its columns the view showed then.
+"""Time travel of materialized views: finds the snapshot of the storage table that has the rows of an earlier refresh,
+and the columns that the view had at that refresh.
 
 Rows of the past are available as long as the storage table's snapshots exist, whether or not the view has the property
-`time-travel`. The table's snapshot log says which refresh was current at a time, so rollbacks count; compactions keep
-the rows.
+`time-travel`. The snapshot log of the storage table tells which refresh was current at a given time. So rollbacks are
+taken into account. Compactions keep the rows.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PastRows(NamedTuple):
 
 
 def rows_of_version(state: State, name: TableName, version: str) -> PastRows:
-    """Return the rows of a materialized view in a version.
+    """Return the rows that a materialized view had in a given version.
 
     Args:
         version: id of a snapshot of the storage table, id of a refresh, or name of a branch or tag of the storage
@@ -72,13 +72,13 @@ def rows_of_version(state: State, name: TableName, version: str) -> PastRows:
 
 
 def rows_at(state: State, name: TableName, time_us: int) -> PastRows:
-    """Return the rows of the refresh of a materialized view that was current at a time.
+    """Return the rows that a materialized view had at a given time.
 
     Args:
         time_us: the time, in microseconds since 1970 UTC.
     Raises:
         NoSuchViewError: there is no materialized view of this name.
-        BadRequestError: the view had no refresh then, or its snapshot has expired.
+        BadRequestError: the view was not refreshed until that time, or the snapshot of the refresh has expired.
     """
     view, table = _storage(state, name)
     entries = read_entries(logs.text(table.snapshot_log, state))
@@ -121,8 +121,8 @@ def _draft(state: State, table: Table) -> TableDraft:
 
 
 def _rows(state: State, name: TableName, view: View, table: Table, id: int) -> PastRows:
-    """Return the rows of a snapshot, or of a compaction of it if the snapshot has expired, with the columns of the
-    view's version that the refresh computed."""
+    """Return the rows of a snapshot of the storage table. If the snapshot has expired, use a later compaction of it.
+    The columns are those of the version of the view that was refreshed."""
     draft = _draft(state, table)
     record = refresh_of(draft, id) or {}
     found = next((one for one in (id, *snapshots_of(record)) if one in draft.snapshots), None)

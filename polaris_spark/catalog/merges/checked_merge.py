@@ -1,12 +1,13 @@
 """Merges into protected branches, whose checks must hold in the merged state before it is committed. Reverts and
 cherry-picks are merges here (`catalog.merges.state_merge`).
 
-The merged state is made in the memory of this process first: as a transaction that begins at the newest commit of the
-branch, and contains the merge. The checks read the state of this transaction. Then the merge is committed to the
-branch. The commit requires that everything that the checks saw is unchanged: the names and contents of the branch, the
-properties of the catalog (they decide how tables are merged), its checks, and the merged difference. Otherwise the
-merge and its checks are repeated. A merge of an unprotected branch, or of a branch without checks, is committed at
-once; the commit is refused if the branch has got checks.
+First, the merged state is made in the memory of this process: as a transaction that begins at the newest commit of the
+branch and contains the merge. The checks read the state of this transaction. Then the merge is committed to the branch.
+The commit requires that everything that the checks saw is unchanged: the names and contents of the branch, the
+properties of the catalog (they decide how tables are merged), its checks, and the difference that the merge applies.
+Otherwise the merge and its checks are repeated. A merge into an unprotected branch, or into a branch without checks, is
+committed at once. If this branch has become protected and has checks by then, the commit is refused, and the merge is
+repeated with the checks.
 
 Manifests that a refused merge has written are deleted by `remove_orphans`.
 """
@@ -70,8 +71,8 @@ class MergedState(NamedTuple):
 
     @property
     def changes_something(self) -> bool:
-        """Whether the state differs from that before the merge, so that checks must hold in it. A merge can record only
-        that another branch is contained."""
+        """Whether the merge changed namespaces, tables or views, so that the checks must hold. A merge without such
+        changes only records that the branch now contains the commits of another branch."""
         before, after = self.before.commit, self.after.commit
         return bool(changed_entities(self.catalog.reader.read_shards, before, after))
 
@@ -90,13 +91,14 @@ class Evaluator(Protocol):
         ...
 
     def not_evaluated(self, checks: Sequence[Check], reason: str) -> list[CheckOutcome]:
-        """Return an outcome for each check of a branch and each of the evaluator's own checks, which says why the check
-        was not evaluated."""
+        """Return an outcome for each check in `checks` and each of the evaluator's own checks. Each outcome has
+        `reason` as the reason why the check was not evaluated."""
         ...
 
 
 class WithoutSpark:
-    """Evaluates nothing: refuses merges into protected branches with checks."""
+    """Evaluator for a process without Spark. It cannot evaluate checks, so merges into protected branches with checks
+    are refused."""
 
     has_own_checks = False
 
@@ -108,11 +110,11 @@ class WithoutSpark:
 
 
 class _StaleChecksError(CommitFailedError):
-    """The state that the checks saw is not the one to which the merge would be committed."""
+    """The branch, or the difference that the merge applies, has changed since the checks were evaluated."""
 
 
 class _Seen(NamedTuple):
-    """The state that the checks of a branch evaluated."""
+    """What determines the merged state in which the checks of a branch were evaluated."""
 
     reads: list[Read]
     """The names and contents of the branch before the merge, the properties of the catalog, and the branch's checks."""
@@ -206,7 +208,8 @@ def _checks_apply(state: State, evaluator: Evaluator) -> bool:
 
 
 def _guard(seen: _Seen | None, evaluator: Evaluator) -> Callable[[State], None]:
-    """Return a function that refuses states of the branch which the checks did not see (`MergeStates.guard`)."""
+    """Return a function for `MergeStates.guard`. It raises an error if the branch has changed since the checks were
+    evaluated."""
 
     def require_seen(state: State) -> None:
         if seen is None:
@@ -222,8 +225,8 @@ def _guard(seen: _Seen | None, evaluator: Evaluator) -> Callable[[State], None]:
 
 
 def _as_seen(difference: ReadDifference, seen: _Seen | None) -> ReadDifference:
-    """Return a function that reads a difference, and raises an error unless it equals the difference that the checks
-    saw."""
+    """Return a function that reads the difference again, and raises an error unless it equals the difference that was
+    merged when the checks were evaluated."""
     if seen is None:
         return difference
 

@@ -7,7 +7,7 @@ states do not share are read, so the cost depends on the number of differences a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from polaris_spark.catalog.entities.entities import NameEntry
@@ -23,7 +23,8 @@ from polaris_spark.catalog.rows import NAMES, NAMESPACE, TABLE, VIEW, Namespace,
 from polaris_spark.catalog.tables.contents import content_of
 from polaris_spark.catalog.tables.summaries import number_in
 from polaris_spark.commits.rows import Commit
-from polaris_spark.index import IndexRoot, ShardReader, diff
+from polaris_spark.commits.state import CommitReader
+from polaris_spark.index import Entry, IndexRoot, ShardReader, diff
 from polaris_spark.index.keys import decode_key
 
 _SHOWN: Final = 8
@@ -47,8 +48,25 @@ class EntityChange(NamedTuple):
 
 def changed_entities(read: ShardReader, before: Commit, after: Commit) -> dict[int, EntityChange]:
     """Return the entities that differ in two states, by entity id, sorted by name."""
+    return _by_entity(diff(_names(before), _names(after), read))
+
+
+def changed_among(
+    keys: Collection[bytes], before: CommitReader, after: CommitReader
+) -> dict[int, EntityChange]:
+    """Return the entities that differ in two states, by entity id, sorted by name.
+
+    Args:
+        keys: keys in the index `names`. The states are the same at all other keys.
+    """
+    names = sorted(keys)
+    entries = zip(names, before.index(NAMES).get_many(names), after.index(NAMES).get_many(names), strict=True)
+    return _by_entity((key, old, new) for key, old, new in entries if old != new)
+
+
+def _by_entity(differences: Iterable[tuple[bytes, Entry | None, Entry | None]]) -> dict[int, EntityChange]:
     found: dict[int, EntityChange] = {}
-    for key, old, new in diff(_names(before), _names(after), read):
+    for key, old, new in differences:
         if old is not None:
             id = id_from(old.value)
             found[id] = EntityChange(id, Version(key, old.pointer), found[id].after if id in found else None)
@@ -115,12 +133,13 @@ def described(change: EntityChange, reader: ObjectReader) -> Described | None:
 def differences(
     before: Version, after: Version, reader: ObjectReader, *, by_name: bool = False
 ) -> dict[str, str]:
-    """Return what differs between the contents of two versions of an entity, by the name of the field
-    (`metadata.version_details`). The result is empty if an imported table was not loaded yet, or the versions are of
-    different kinds.
+    """Return what differs between the contents of two versions of an entity, as a dict from field (see
+    `metadata.version_details`) to text. The result is empty if an imported table was not loaded yet, or the versions
+    are of different kinds.
 
     Args:
-        by_name: whether columns of tables are compared by their names, because they are different tables.
+        by_name: whether to compare the columns of tables by name instead of by id. Set it if `before` and `after` are
+            versions of different tables.
     """
     if before.content == after.content:
         return {}

@@ -62,8 +62,8 @@ class MergeRun(StepRun):
         return sorted(self.outcomes, key=lambda one: (one.name, one.kind))
 
     def take_over(self) -> list[Merged]:
-        """Make the changes on the working state, which is the state of the commit from which the other state began.
-        Return the action taken for each entity."""
+        """Make the changes without conflicts: the branch takes the other state as it is. This is called if the branch
+        has no commits since the commit from which the other state began. Return the action taken for each entity."""
         for change in self.difference.changes.values():
             step = self._step(change, change.before)
             if step is not None:
@@ -138,8 +138,9 @@ class MergeRun(StepRun):
         return Step(id, ours, Version(key, ours.content), change, "merged", merges=True)
 
     def _rolls_back(self, base: Version | None, theirs: Version | None) -> bool:
-        """Whether an older version of a table is restored as by a rollback. The table then keeps its snapshots, whereas
-        the row of the older version may list snapshots that have expired since then."""
+        """Whether the merge restores an older version of a table. This is done like a rollback: the table keeps its
+        snapshots. The row of the older version cannot be used, because it may list snapshots that have expired since
+        then."""
         return (
             self.difference.restores
             and base is not None
@@ -149,7 +150,8 @@ class MergeRun(StepRun):
         )
 
     def _join_materialized_views(self, ours: Mapping[int, Version | None]) -> None:
-        """Give a materialized view and its storage table the same resolution."""
+        """If a materialized view or its storage table has a conflict, record the conflict for both, so that both are
+        resolved in the same way."""
         views = {
             version.key: id
             for id, change in self.difference.changes.items()
@@ -173,7 +175,7 @@ class MergeRun(StepRun):
                     self._gone |= {id, view}
 
     def _resolve(self, change: EntityChange, ours: Version | None, reason: str) -> None:
-        """Carry out the strategy for an entity with a conflict."""
+        """Resolve the conflict of an entity by the strategy for this entity, or report the conflict."""
         strategy = self.change.strategy_for(ours, change.after, change.before)
         version = ours or change.after or change.before
         assert version is not None
@@ -194,7 +196,8 @@ class MergeRun(StepRun):
                 self._tell(version.key, "kept" if kept else "conflict", told)
 
     def _refuse_taken_names(self, ours: Mapping[int, Version | None]) -> None:
-        """Find new names that another entity of the branch has. Namespaces of the same name become one."""
+        """Find the steps whose new name already belongs to another entity of the branch, and resolve or report these
+        conflicts. Two namespaces of the same name become one namespace."""
         freed = {
             step.old.key for step in self.steps.values() if step.old and step.old.key != key_of(step.new)
         }
@@ -221,7 +224,8 @@ class MergeRun(StepRun):
                 self._tell(step.new.key, "kept" if strategy is Strategy.OURS else "conflict", reason)
 
     def _difference_from(self, ours: Version, theirs: Version) -> str:
-        """Return how another entity of the same name differs, as a text after the reason for a conflict."""
+        """Return how the new entity differs from the entity of the same name in the branch, as text to append to the
+        reason for a conflict."""
         found = differences(ours, theirs, self.state, by_name=True)
         found.pop("location", None)  # no two tables or views have the same one
         return f" (the new one differs from it by: {fields_in_text(found)})" if found else ""
@@ -234,7 +238,12 @@ class MergeRun(StepRun):
         return owner_of_storage(key) is None
 
     def _occupant(self, step: Step, freed: Iterable[bytes]) -> tuple[bytes, NameEntry] | None:
-        """Return the entity of the branch that has the new name of a step, and keeps it."""
+        """Return the key and entry of another entity of the branch that already has the new name of a step. Return None
+        if there is none, or if the merge frees this name.
+
+        Args:
+            freed: keys of the names that the merge takes from their entities.
+        """
         assert step.new is not None
         path, kind, name = decode_key(step.new.key)
         keys = [step.new.key]
@@ -247,14 +256,16 @@ class MergeRun(StepRun):
         return None
 
     def _unite_namespaces(self, step: Step, key: bytes, entry: NameEntry, strategy: Strategy) -> None:
-        """Merge the properties of a namespace that both sides created into the namespace of the branch."""
+        """Merge two namespaces of the same name that both sides created: merge the properties of the other side's
+        namespace into the branch's namespace."""
         assert step.new is not None
         ours = Version(key, entry.content)
         change = EntityChange(entry.entity_id, None, step.new)
         self._merge_namespace(Step(entry.entity_id, ours, ours, change, "merged", merges=True), strategy)
 
     def _check_namespaces(self) -> None:
-        """Find tables and views whose namespace the branch does not have, and dropped namespaces that are not empty."""
+        """Report a conflict for each table or view whose namespace does not exist in the branch, for each dropped
+        namespace that is not empty in the branch, and for each name that a namespace and a view cannot both have."""
         for step in self.steps.values():
             version = step.new or step.old
             assert version is not None
@@ -294,7 +305,7 @@ def _changed(old: Version, new: Version) -> str:
 
 
 def _three_way(base: Any, ours: Any, theirs: Any) -> Any:
-    """Return the value that a three-way merge gives; None if both sides changed it in different ways."""
+    """Return the result of a three-way merge of a value; None if both sides changed the value in different ways."""
     if theirs in (base, ours):
         return ours
     return theirs if ours == base else None

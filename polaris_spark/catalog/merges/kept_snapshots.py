@@ -30,7 +30,7 @@ def with_kept_snapshots(
     now_ms: int,
     check_time: CheckTime,
 ) -> TableDraft | None:
-    """Return the other version of a table, with the snapshots that it lacks and that the branch keeps.
+    """Return a draft of the version `theirs` of a table, to which the snapshots that the branch keeps are added.
 
     The branch keeps a snapshot if it is newer than the base, or if it is in the history of a branch or tag of the table
     and comes after all snapshots of this history that the other version stores. Other snapshots that the other version
@@ -41,8 +41,9 @@ def with_kept_snapshots(
         ours: the version of the branch.
         theirs: the version that is taken.
     Returns:
-        the draft; None if there is nothing to keep, or if the other version gives a format version, a partition spec,
-        a sort order, a column id or an encryption key that the snapshots use another meaning.
+        the draft; None if there is nothing to keep, or if the snapshots cannot be used in the other version. They
+        cannot if it has a lower format version or other encryption keys, or if one id of a partition spec, sort order
+        or column stands for different things in the two versions.
     """
     gone = _added(theirs.snapshots, ours.snapshots, reader)
     if not gone or not _compatible(base, ours, theirs):
@@ -73,8 +74,8 @@ def with_kept_snapshots(
 
 
 def adds_only_snapshots(base: Table, ours: Table, reader: ObjectReader) -> bool:
-    """Whether a version of a table differs from the base only by further snapshots, which no branch or tag of the table
-    uses. A merge can then take the other version and keep these snapshots (`with_kept_snapshots`)."""
+    """Whether a version of a table differs from the base only by additional snapshots to which no branch or tag of the
+    table refers. A merge can then take the other version and keep these snapshots (`with_kept_snapshots`)."""
     same = msgspec.structs.replace(
         ours,
         last_updated_ms=base.last_updated_ms,
@@ -100,7 +101,7 @@ def adds_only_snapshots(base: Table, ours: Table, reader: ObjectReader) -> bool:
 
 
 def _added(before: IndexRoot, after: IndexRoot, reader: ObjectReader) -> set[int]:
-    """Return the ids of the snapshots that only the second of two indexes has."""
+    """Return the ids of the snapshots that are in the index `after` but not in the index `before`."""
     if before == after:
         return set()
     found = diff(before, after, reader.read_shards)
@@ -119,8 +120,8 @@ def _compatible(base: Table | None, ours: Table, theirs: Table) -> bool:
 
 
 def _in_history(draft: TableDraft, gone: set[int]) -> set[int]:
-    """Return the snapshots in the histories of the branches and tags of a table, newest first, until the first one that
-    is not in `gone`."""
+    """Return the ids of the snapshots in the history of each branch and tag of a table, from its newest snapshot back
+    to the first one that is not in `gone`, without that one."""
     found: set[int] = set()
     for ref in draft.refs.values():
         at: int | None = ref.snapshot_id
@@ -152,8 +153,8 @@ def _add_numbered(mine: TableDraft, draft: TableDraft) -> None:
 
 
 def _schema_ids(mine: TableDraft, draft: TableDraft) -> dict[int, int]:
-    """Add the schemas of the branch that the other version lacks. Return the id of each of the branch's schemas in the
-    other version."""
+    """Add the schemas of the branch that the other version lacks. Return a dict from the id of each schema of the
+    branch to the id of the same schema in the other version."""
     found: dict[int, int] = {}
     for id, schema in mine.schemas.all():
         digest = draft.schemas.digest(schema)

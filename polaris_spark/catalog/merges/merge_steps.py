@@ -1,4 +1,5 @@
-"""The steps of a merge of entities: what each changes in the branch, and how it is carried out on the working state."""
+"""The steps of a merge: each step changes one entity of the branch. This module carries them out on the working state
+of the branch."""
 
 from __future__ import annotations
 
@@ -127,7 +128,7 @@ class EntityConflict(Exception):  # noqa: N818  # a signal within a merge
 
 
 class Step(NamedTuple):
-    """One entity to change in the branch."""
+    """A change of one entity of the branch."""
 
     entity_id: int
     old: Version | None
@@ -140,7 +141,7 @@ class Step(NamedTuple):
 
 
 class MergeChange(CatalogChange[Difference, list[Merged]]):
-    """What a run of a merge uses of its change, `state_merge.MergeStates`."""
+    """The part of the class `state_merge.MergeStates` that a run of a merge uses."""
 
     manifests: ManifestSource
     label: str
@@ -150,7 +151,7 @@ class MergeChange(CatalogChange[Difference, list[Merged]]):
 
     @abstractmethod
     def strategy_for(self, *versions: Version | None) -> Strategy:
-        """Return the strategy for an entity, given its versions."""
+        """Return the strategy that resolves a conflict in an entity. The names in `versions` identify the entity."""
 
 
 class _MergedContent(ContentPart[Table]):
@@ -177,7 +178,7 @@ class StepRun:
         """Ids of changed storage tables whose materialized views are changed, too."""
 
     def _carry_out(self) -> None:
-        """Make all steps on the working state: removals first, then renames and new contents."""
+        """Carry out all steps on the working state: first the removals, then the renames and new contents."""
         state = self.state
         state.prefetch(
             [v.content for step in self.steps.values() for v in (step.old, step.new) if v is not None]
@@ -198,8 +199,8 @@ class StepRun:
                 self._tell(step.new.key, "conflict", str(conflict))
 
     def _in_order(self) -> Iterator[Step]:
-        """Yield the steps that are not removals, so that a name is free before another entity gets it. If entities
-        exchange their names, one of them gets a temporary name first."""
+        """Yield the steps that are not removals. They are in an order in which each name is free before another entity
+        gets it. If entities exchange their names, one of them gets a temporary name first."""
         left = {step.entity_id: step for step in self.steps.values() if step.new is not None}
         held = {step.old.key: id for id, step in left.items() if step.old is not None}
         waiting: dict[bytes, list[Step]] = {}
@@ -223,7 +224,8 @@ class StepRun:
                 ready += waiting.pop(step.old.key, [])
 
     def _set_aside(self, step: Step) -> Step:
-        """Give an entity a temporary name, so that another one can get its name. Return the step that remains."""
+        """Give an entity a temporary name, so that another entity can get its name. Return the step that gives the
+        entity its new name."""
         old, state = step.old, self.state
         assert old is not None
         path, kind, _ = decode_key(old.key)
@@ -270,9 +272,10 @@ class StepRun:
             self._merge_table(step)
 
     def _with_kept_snapshots(self, step: Step) -> Step:
-        """Return a step that takes a table as it is in the other state, with the snapshots that the branch keeps
-        (`kept_snapshots`). A transaction removes snapshots only if its requests say so. A storage table stays as its
-        materialized view describes it."""
+        """If a step takes a table as it is in the other state, return a step that adds the snapshots that the branch
+        keeps (`kept_snapshots`). Otherwise, return the step unchanged; also for a transaction, which removes snapshots
+        only if its requests ask for it, and for a storage table, which must match the records of its materialized
+        view."""
         old, new, state = step.old, step.new, self.state
         if old is None or new is None or old.content == new.content or self.difference.begun:
             return step
@@ -413,7 +416,8 @@ class StepRun:
         return change.entity_id in self._gone
 
     def _sides(self, change: EntityChange, ours: Version | None) -> str:
-        """Return the changes of both sides as a text after the reason for a conflict; empty if nothing is known."""
+        """Return the changes of both sides, as text to append to the reason for a conflict; an empty string if nothing
+        is known."""
         own = differences_text(change._replace(after=ours), self.state)
         other = differences_text(change, self.state)
         sides = [
@@ -431,7 +435,7 @@ class StepRun:
         after: int,
         old_key: bytes = b"",
     ) -> None:
-        """Add the log entry of a step. By default, the summary comes from the entity in the difference."""
+        """Add the log entry of a step. If `summary` is None, use the summary that the difference has for the entity."""
         if summary is None:
             summary = self.difference.summaries.get(step.entity_id, {})
         key = (step.new or step.old or step.change.before or step.change.after).key  # type: ignore[union-attr]
@@ -446,7 +450,8 @@ class StepRun:
         self.outcomes.append(Merged(KINDS[decode_key(key).kind], name_of(key), action, detail))
 
     def _is_storage(self, key: bytes) -> bool:
-        """Whether a table is the storage table of a materialized view, which no namespace lists."""
+        """Whether a table is the storage table of a materialized view. The path of a storage table is the name of its
+        view, so no namespace has this path."""
         path, _, _ = decode_key(key)
         return find(self.state, namespace_key(path)) is None
 

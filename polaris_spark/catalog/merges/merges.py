@@ -75,12 +75,13 @@ def merge_branch(
     """Merge a branch into the branch of this catalog.
 
     Args:
-        only_changes: whether to make no commit if the other branch has new commits, but nothing differs.
+        only_changes: whether to make no commit if the other branch has new commits, but these changed no namespace,
+            table or view.
     Raises:
-        BadRequestError: it is the same branch.
+        BadRequestError: `source` is the branch of this catalog.
         CheckFailedError: the branch of this catalog is protected, and a check does not hold.
-        HistoryTrimmedError: the common ancestor of the branches is no longer stored, or the log of the other branch is
-            to be kept, but is not complete any more.
+        HistoryTrimmedError: the common ancestor of the branches is no longer stored; or `options.keep_log` is true, but
+            the log of the other branch is no longer complete.
         MergeConflictError: both branches changed the same thing.
         NotFoundError: the branch does not exist.
     """
@@ -110,11 +111,11 @@ def merge_branch(
 
 
 def _require_as_new(base: CommitReader, theirs: CommitReader) -> None:
-    """Check that `base`, the commit that was read of a branch, is new enough: it must not be older than the newest
-    commit of this branch that `theirs` contains. Otherwise the base of the merge would be wrong.
+    """Check that `base`, the commit of the target branch that was read, is new enough. It must not be older than the
+    newest commit of the target branch that `theirs` contains. Otherwise the base of the merge would be wrong.
 
     Raises:
-        PrepareAgain: `base` is older.
+        PrepareAgain: `base` is older than that commit.
     """
     contained = ancestry_of(theirs).newest.get(ancestry_of(base).own)
     if contained is not None and contained.number > base.head.number:
@@ -124,15 +125,16 @@ def _require_as_new(base: CommitReader, theirs: CommitReader) -> None:
 def _merged_log(
     catalog: Catalog, source: str, base: CommitReader, theirs: CommitReader
 ) -> tuple[LogEntry, ...]:
-    """Return the log entries of the commits of a branch that another branch does not contain yet, as entries for the
-    log of that branch. Only entries of namespaces, tables and views are returned, because nothing else is merged.
+    """Return the log entries of the commits that branch `source` contains, but the target branch (at the commit `base`)
+    does not contain yet. They are made into entries for the log of the target branch. Only entries of namespaces,
+    tables and views are returned, because nothing else is merged.
 
     The action of each entry is `MERGED`; its own action, branch and commit are in the summary. The entries point to no
     contents, so jobs that look for changes in the log of a branch ignore them.
 
     Raises:
         BadRequestError: there are too many entries for one commit.
-        HistoryTrimmedError: the log of such a commit is not kept any more.
+        HistoryTrimmedError: the log of one of these commits is no longer stored.
     """
     mine = ancestry_of(base)
     runs = unmerged(theirs, mine)
@@ -159,14 +161,14 @@ def _merged_log(
             )
         if len(found) > MOST_KEPT:
             raise BadRequestError(
-                f"the log of branch {source!r} has more than {MOST_KEPT:,} entries that are to be merged: leave out "
-                "'keep_log'; the entries stay in the log of the other branch"
+                f"the log of branch {source!r} has more than {MOST_KEPT:,} entries to merge, the maximum for one "
+                f"commit; leave out 'keep_log': the entries then stay only in the log of {source!r}"
             )
     return tuple(found)
 
 
 def _is_contained(entry: LogEntry, mine: Ancestry) -> bool:
-    """Whether a merge kept a log entry, and a branch already contains the entry's commit."""
+    """Whether a log entry was copied by an earlier merge from a commit that the target branch already contains."""
     if entry.action != MERGED:
         return False
     known = mine.newest.get(int(entry.summary["branch-id"], 16))
@@ -205,7 +207,7 @@ def revert(catalog: Catalog, first: str, last: str, operation: Operation, option
 
 
 def cherry_pick(catalog: Catalog, commit: str, operation: Operation, options: Options) -> list[Merged]:
-    """Make the changes of one commit of another branch in the branch of this catalog.
+    """Apply the changes of one commit of another branch to the branch of this catalog.
 
     Args:
         commit: `<branch>#<commit>`, or a commit of the history of this branch.
@@ -213,7 +215,7 @@ def cherry_pick(catalog: Catalog, commit: str, operation: Operation, options: Op
         CheckFailedError: the branch of this catalog is protected, and a check does not hold.
         InputError: there is no such commit.
         HistoryTrimmedError: the commit or its parent is no longer stored.
-        MergeConflictError: the branch changed the same things, or files of the commit may be deleted.
+        MergeConflictError: the branch changed the same things, or files of the commit may already have been deleted.
     """
 
     def difference(view: State) -> Difference:

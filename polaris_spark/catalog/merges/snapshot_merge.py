@@ -38,7 +38,7 @@ class TableConflictError(Exception):
 
 
 class NewFile(NamedTuple):
-    """A manifest list that a merge writes."""
+    """A manifest list or manifest that a merge writes."""
 
     location: str
     content: bytes
@@ -56,7 +56,9 @@ class ManifestSource:
 
     def _files(self) -> ManifestFiles:
         if self._context.manifest_files is None:
-            raise BadRequestError("this process does not read manifest lists")
+            raise BadRequestError(
+                "the snapshots of the table cannot be merged, because this process has no access to manifest lists"
+            )
         return self._context.manifest_files
 
     def read(self, location: str) -> ManifestList:
@@ -70,7 +72,7 @@ class ManifestSource:
         return self._contents[location]
 
     def keep(self, location: str, found: ManifestList) -> None:
-        """Remember a new manifest list, so that `read` finds it."""
+        """Cache a new manifest list, so that `read` finds it before its file is written."""
         self._files().keep(location, found)
 
 
@@ -149,8 +151,9 @@ class SnapshotMerge:
 
     def _add_snapshots(self) -> None:
         """Add the new snapshots of the other side as they are, if their sequence numbers are greater than all sequence
-        numbers of the table. The numbers of snapshots that the other side kept (`kept_snapshots`) may be lower or may
-        occur twice. Such snapshots are left out if they are lower."""
+        numbers of the table. Snapshots that the other side kept after a merge (`kept_snapshots`) may have lower
+        numbers, or equal numbers. Snapshots with lower numbers are left out. If a branch or tag of the other side needs
+        one of them, nothing is added."""
         added = [self.theirs.snapshots.get(id) or {} for id in self._new]
         older = _ids(one for one in added if not self._is_newer(one))
         if older and any(
@@ -167,13 +170,14 @@ class SnapshotMerge:
         self.ours.next_row_id = max(self.ours.next_row_id, self.theirs.next_row_id)
 
     def _is_newer(self, snapshot: Json) -> bool:
-        """Whether the sequence number of a snapshot is greater than all sequence numbers of the table; format version 1
-        has none."""
+        """Whether the sequence number of a snapshot is greater than all sequence numbers of the table. In format
+        version 1, which has no sequence numbers, return True."""
         number = snapshot.get("sequence-number", 0)
         return self.ours.format_version == 1 or number > self.ours.last_sequence_number
 
     def _add_snapshot(self, id: int) -> None:
-        """Add a snapshot of the other side as it is, except that it must not be older than the table."""
+        """Add a snapshot of the other side as it is. Only its timestamp is changed if it is older than the last update
+        of the table, and its schema id if the schema has another id here."""
         snapshot = dict(self.theirs.snapshots.get(id) or {})
         snapshot["timestamp-ms"] = max(snapshot["timestamp-ms"], self.ours.last_updated_ms)
         if "schema-id" in snapshot:
@@ -181,8 +185,8 @@ class SnapshotMerge:
         self._apply({"action": "add-snapshot", "snapshot": snapshot})
 
     def _move(self, name: str, base: Json | None, ours: Json | None, theirs: Json | None) -> None:
-        """Merge the change of one branch or tag of the table. The parameters are its three versions; None if it does
-        not exist there."""
+        """Merge the change of one branch or tag of the table. `base`, `ours` and `theirs` are the branch or tag in the
+        three versions of the table; None if a version does not have it."""
         if ours == theirs:
             return
         if ours == base and theirs is None:
@@ -197,7 +201,7 @@ class SnapshotMerge:
             self._append(name, base, ours, theirs)
 
     def _append(self, name: str, base: Json | None, ours: Json | None, theirs: Json) -> None:
-        """Append the new snapshots of a branch of the other side to the same branch here."""
+        """Append the new snapshots that a branch of the table has on the other side to the same branch on this side."""
         both = f"both sides changed the {_kind(name, theirs)}"
         if self._restores:
             gone = theirs["snapshot-id"] not in self.ours.snapshots
@@ -240,9 +244,9 @@ class SnapshotMerge:
         - in doubt in all other cases: a copy in this branch may have expired.
 
         Args:
-            before: the stored snapshots of the branch in the base, oldest first.
-            stored: those of this branch.
-            other: those of the other side.
+            before: the snapshots of the branch that the base stores, oldest first.
+            stored: the snapshots of the branch that this side stores, oldest first.
+            other: the snapshots of the branch that the other side stores, oldest first.
             present: ids of the snapshots that the base or this branch stores (`source_of`).
         Raises:
             TableConflictError: snapshots have expired, so it is not known which rows the branch lacks, or these rows
@@ -269,15 +273,16 @@ class SnapshotMerge:
     def _expired(self, stored: list[Json], other: list[Json], both: str) -> set[int]:
         """Return the ids of snapshots that expired on this side, but whose rows the branch still has.
 
-        Only the manifests of the oldest stored snapshot tell this. A manifest names the snapshot that added it. If this
-        snapshot is a copy, the manifest does not name the original. If manifests were merged into it, it does not name
-        the snapshots that added those.
+        These ids are known only from the manifests of the oldest stored snapshot, because the record of each manifest
+        contains the id of the snapshot that added it. But this does not tell everything: if that snapshot was a copy,
+        the id of the original is missing; and if the manifest was merged from others, the ids of the snapshots that
+        added those are missing.
 
         Args:
-            stored: the stored snapshots of the branch, oldest first.
-            other: those of the other side.
+            stored: the snapshots of the branch that this side stores, oldest first.
+            other: the snapshots of the branch that the other side stores, oldest first.
         Raises:
-            TableConflictError: an expired snapshot may have been one of the other side, or a copy of one.
+            TableConflictError: an expired snapshot may have been a snapshot of the other side, or a copy of one.
         """
         if not stored or stored[0].get("parent-snapshot-id") is None:
             return set()
@@ -308,8 +313,8 @@ class SnapshotMerge:
         snapshots can be appended.
 
         Args:
-            other: the stored snapshots of the other side, oldest first.
-            stored: those of this branch.
+            other: the snapshots of the branch that the other side stores, oldest first.
+            stored: the snapshots of the branch that this side stores, oldest first.
             present: ids of the snapshots whose rows this branch has (`source_of`).
         Raises:
             TableConflictError: this branch may lack rows of an expired snapshot.
@@ -358,7 +363,8 @@ class SnapshotMerge:
         self._rebase(name, snapshot, ref, head)
 
     def _rebase(self, name: str, snapshot: Json, ref: Json, head: int | None) -> None:
-        """Append a copy of a snapshot of the other side after the snapshot `head`, the newest of the branch."""
+        """Append a copy of a snapshot of the other side to a branch of the table. The copy follows the snapshot `head`,
+        the newest snapshot of the branch."""
         if "schema-id" in snapshot:
             id = snapshot["schema-id"]
             snapshot = {**snapshot, "schema-id": self._schema_ids.get(id, id)}
@@ -390,7 +396,8 @@ class SnapshotMerge:
         self._apply(*rebased.updates)
 
     def _copied(self, manifest: Manifest, unique: uuid.UUID) -> Manifest:
-        """Copy a manifest for another snapshot, and return its record in the manifest list."""
+        """Make a copy of a manifest for the copy of a snapshot. Return the record of the new manifest for the manifest
+        list."""
         path = manifest[avro.PATH]
         if not is_in_table(self.theirs, path):
             raise NotRebasedError(f"manifest {path} is in none of the table's locations")

@@ -1,4 +1,5 @@
-"""Staging areas: many sessions and processes stage changes for a branch, and one commit brings all of them to it.
+"""Staging areas: many sessions and processes stage changes for a branch, and one commit brings all these changes to the
+branch.
 
 A staging area is a branch whose name begins with `+`. Its registration names the branch for which it collects changes,
 its *target*. lakeFS has staging tokens for this: a commit seals the token, and later writers get a new one. Here
@@ -36,16 +37,16 @@ from polaris_spark.names import AREA
 
 
 def stage(catalog: Catalog, name: str, operation: Operation) -> tuple[Catalog, bool]:
-    """Return a copy of a catalog that reads and changes a staging area for the branch of the catalog, and whether the
-    area is new. The area is created if it does not exist. If nothing is staged in it, it gets the newest state of the
-    branch.
+    """Return a catalog object that reads and changes the staging area `name` for the branch of `catalog`, and whether
+    the area is new. The area is created if it does not exist. If nothing is staged in the area, it gets the newest
+    state of the branch.
 
     Args:
-        name: name of the area, without its first character.
+        name: name of the area, without the `+` with which the names of areas begin.
     Raises:
         AlreadyExistsError: another branch has an area of this name.
-        BadRequestError: no area can have this name, or this is the state of a transaction.
-        ForbiddenError: the catalog shows a state of the past.
+        BadRequestError: no area can have this name, or `catalog` shows the state of a transaction.
+        ForbiddenError: `catalog` shows a state of the past.
     """
     refuse_nested(catalog)
     target, area = catalog.branch, AREA + name
@@ -80,7 +81,8 @@ def commit_staged(
         require: called with the name of the branch. Raises an error if the caller may not merge into it.
     Raises:
         CheckFailedError: the branch is protected, and a check does not hold in the merged state.
-        MergeConflictError: the branch has changed the same things; nothing was changed, and the area stays as it is.
+        MergeConflictError: commits to the branch changed the same things. Nothing was merged, and the area stays as it
+            is.
         NotFoundError: there is no such area, or its branch was dropped.
     """
     catalog.require_present()

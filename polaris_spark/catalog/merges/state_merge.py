@@ -10,7 +10,7 @@ state of a branch (*ours*):
 | cherry-pick of a commit | the state before the commit | the commit |
 
 An entity (a namespace, table or view) that only one side changed is taken from that side. If both sides changed it, its
-name and its content are merged by themselves; `table_merge` merges the contents of tables. What cannot be merged is a
+name and its content are merged separately; `table_merge` merges the contents of tables. What cannot be merged is a
 conflict. A materialized view and its storage table are one unit.
 
 Only the entities that differ between base and theirs are looked up in the branch, and these look-ups are the recorded
@@ -188,7 +188,8 @@ _ACTIONS = {
 
 
 def _refuse_changed(state: State, reads: Sequence[Read]) -> None:
-    """Check that everything that a transaction read is unchanged, and record this.
+    """Check that everything that a transaction read is unchanged in `state`, and record the check among the reads of
+    `state`.
 
     Raises:
         MergeConflictError: something has changed; the message names it.

@@ -1,17 +1,18 @@
 """Three-way merge of one table: apply to one version what changed from a base version to another version.
 
-Each part of the metadata is merged by itself: every property, branch, tag, and the current schema, partition spec, sort
-order, location and format version. A part that only one side changed is taken from that side, and a part that both
-sides changed alike is kept. Everything else is a conflict, with two exceptions:
+Each part of the metadata is merged separately: every property, branch, tag, and the current schema, partition spec,
+sort order, location and format version. A part that only one side changed is taken from that side, and a part that both
+sides changed in the same way is kept. Everything else is a conflict, with two exceptions:
 
 - If both sides appended to a branch of the table, the appends are rebased (`append_rebase`).
-- If both sides added columns and `polaris.schema-merge` is on, the columns are merged (`schema_merge`). Columns get new
-  ids then, which data files of the other version do not have, so it must not have new snapshots.
+- If both sides added columns and `polaris.schema-merge` is on, the columns are merged (`schema_merge`). The columns
+  that the other version added then get new ids. Its data files contain the old ids, so the other version must not have
+  new snapshots.
 
 A snapshot keeps its id only if the table had the same snapshots before it on the other side, because the id identifies
 one content of the table. A rebased append becomes a new snapshot with a new id, new manifests (`manifest_copies`), and
-the field `source-snapshot-id` in its summary. By this field, later merges recognize what a table already has.
-`snapshot_merge` merges snapshots, branches and tags.
+the field `source-snapshot-id` in its summary. By this field, later merges recognize the snapshots whose rows a table
+already has. `snapshot_merge` merges snapshots, branches and tags.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def merge_tables(
     Args:
         unique: a UUID; the names of new files are derived from it.
         files: reads manifest lists and manifests.
-        schema_merge: returns whether added columns are merged in a table with these properties.
+        schema_merge: takes the properties of a table, and returns whether columns that both sides added are merged.
         restores: whether `theirs` is older than the base. Its snapshots are then not added again, because their files
             may be deleted.
     Raises:
@@ -92,7 +93,9 @@ class _Merge(SnapshotMerge):
         ):
             value = merged_value(getattr(base, name), getattr(ours, name), getattr(theirs, name), label)
             if value != getattr(ours, name):
-                raise TableConflictError(f"the {label} of the table were changed, which cannot be merged")
+                raise TableConflictError(
+                    f"the other state changed the {label} of the table; a merge cannot apply this change"
+                )
         version = merged_value(
             base.format_version, ours.format_version, theirs.format_version, "format version"
         )
@@ -122,7 +125,7 @@ class _Merge(SnapshotMerge):
             self._apply({"action": "remove-properties", "removals": removed})
 
     def schemas(self, schema_merge: Callable[[Mapping[str, str]], bool]) -> None:
-        """Add the new schemas of the other side, and merge which schema is the current one."""
+        """Add the new schemas of the other side, and merge the choice of the current schema."""
         base, ours, theirs = self.base, self.ours, self.theirs
         before, mine, other = (_current_schema(one) for one in (base, ours, theirs))
         if mine != before and other not in (before, mine):
@@ -163,7 +166,7 @@ class _Merge(SnapshotMerge):
         self._apply(*updates)
 
     def specs(self) -> None:
-        """Add the new partition specs of the other side, and merge which one is the default."""
+        """Add the new partition specs of the other side, and merge the choice of the default spec."""
         self._numbered("spec", self.base.specs, self.ours.specs, self.theirs.specs, "partition spec")
         default = merged_value(
             self.base.default_spec_id,
@@ -175,7 +178,7 @@ class _Merge(SnapshotMerge):
             self._apply({"action": "set-default-spec", "spec-id": default})
 
     def sort_orders(self) -> None:
-        """Add the new sort orders of the other side, and merge which one is the default."""
+        """Add the new sort orders of the other side, and merge the choice of the default order."""
         orders = (self.base.sort_orders, self.ours.sort_orders, self.theirs.sort_orders)
         self._numbered("sort-order", *orders, "sort order")
         default = merged_value(

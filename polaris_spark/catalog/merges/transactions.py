@@ -2,9 +2,9 @@
 
 A transaction works on a copy of a branch, its *parent*, in the memory of this process (`PrivateCommitter`). The copy
 begins at the newest commit of the parent, so all requests of the transaction see one state of the catalog and the
-transaction's own changes. Each request is a commit to the copy, which writes nothing to the database. The commit of the
+transaction's own changes. The requests are commits to the copy, which write nothing to the database. The commit of the
 transaction merges the copy into the parent (`state_merge`): one commit of everything, or an error that names the
-conflicts. Nobody else sees its changes before.
+conflicts. Before this, nobody else sees the changes of the transaction.
 
 | isolation | what must not have changed in the parent since the transaction began |
 | --- | --- |
@@ -32,7 +32,7 @@ import msgspec
 
 from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.catalog.catalogs.references import head_name
-from polaris_spark.catalog.merges.differences import EntityChange, changed_entities
+from polaris_spark.catalog.merges.differences import EntityChange, changed_among
 from polaris_spark.catalog.merges.merge_steps import Difference, Merged
 from polaris_spark.catalog.merges.state_merge import MergeStates, new_difference
 from polaris_spark.catalog.metadata.rows import Table, View
@@ -95,7 +95,7 @@ class Isolation(Enum):
 
 
 def isolation_of(text: str) -> Isolation:
-    """Return the isolation that a text means.
+    """Return the isolation level with the name `text`.
 
     Raises:
         InputError: the text is not the name of an isolation level.
@@ -121,7 +121,7 @@ class Needed(NamedTuple):
 
 
 class Savepoint(NamedTuple):
-    """A state within a transaction to which it can return."""
+    """A state within a transaction. The transaction can return to this state."""
 
     name: str
     commit: CommitReader
@@ -130,8 +130,8 @@ class Savepoint(NamedTuple):
 
 
 class _Files:
-    """Writes the files of a transaction's requests, except metadata files. The commit of the transaction writes the
-    metadata files, of the tables and views as they are then."""
+    """Writes the files of a transaction's requests, except metadata files. The commit of the transaction writes a
+    metadata file for the final state of each changed table and view."""
 
     def __init__(self, writer: FileWriter) -> None:
         self._writer = writer
@@ -158,6 +158,8 @@ class Transaction:
         self.store = UnwrittenObjects(begin.store)
         """Store with the objects of the copy."""
         self.files = _Files(parent.files)
+        self.changed: dict[str, set[bytes]] = {}
+        """The keys that differ from `begin`, and perhaps others, by index."""
         self.copy: PrivateCommitter
         """Commits the requests of the transaction."""
         self.state = ""
@@ -173,18 +175,19 @@ class Transaction:
         """Held by the thread that commits the transaction, rolls it back, or uses a savepoint."""
 
     def show(self, commit: CommitReader) -> None:
-        """Let the copy show a commit, under a new name."""
+        """Make the copy of the branch start from a commit, under a new name of the transaction's state."""
         parent = self.parent
         self.state = transaction_name(secrets.token_hex(12))
         self.copy = parent.references.open_private(
             head_name(parent.row, self.state), self.store, commit, self.files
         )
+        self.copy.changed = self.changed
         parent.opened_branches.add(self.state)
         parent.record_reads(self.state, self.reads)
         _shown[self.state] = self
 
     def hide(self) -> None:
-        """Forget the name of the copy."""
+        """Close the copy, so that the state of the transaction can no longer be used by its name."""
         _shown.pop(self.state, None)
         self.parent.record_reads(self.state, None)
         self.parent.opened_branches.discard(self.state)
@@ -193,7 +196,7 @@ class Transaction:
     @property
     def head(self) -> CommitReader:
         """The newest commit of the copy."""
-        return self.parent.on_branch(self.state).head()
+        return self.copy.read()
 
 
 _shown: dict[str, Transaction] = {}
@@ -201,8 +204,9 @@ _shown: dict[str, Transaction] = {}
 
 
 def readable_head(catalog: CatalogRow, state: str) -> Head | None:
-    """Return the newest commit of a transaction's copy, which other processes can then read as well: Spark's executors
-    read system views from the database. Return None if this process has no such transaction."""
+    """Return the newest commit of a transaction's copy. This first writes the objects of the copy to the database, so
+    that other processes can read the commit: Spark's executors read system views from the database. Return None if this
+    process has no such transaction."""
     transaction = _shown.get(state)
     if transaction is None or transaction.parent.row.entity_id != catalog.entity_id:
         return None
@@ -302,7 +306,7 @@ class Transactions:
             self._close(transaction)
 
     def save(self, transaction: Transaction, name: str) -> None:
-        """Set a savepoint. An earlier one of the same name is hidden."""
+        """Set a savepoint. It hides an earlier savepoint of the same name."""
         with transaction.lock:
             self._require_open(transaction)
             transaction.savepoints.append(Savepoint(name, transaction.head, len(transaction.needs)))
@@ -409,9 +413,7 @@ def _difference(transaction: Transaction, view: State) -> Difference:
     """Return the changes of a transaction, to be applied to the newest state of its parent."""
     parent, begin, head = transaction.parent, transaction.begin, transaction.head
     _require_history(view, begin.head)
-    changes = changed_entities(
-        parent.on_branch(transaction.state).reader.read_shards, begin.commit, head.commit
-    )
+    changes = changed_among(transaction.changed.get(NAMES, ()), begin, head)
     new_ids, objects = _needed(
         transaction, changes, view.new_id, renews=view.base.head.fence != begin.head.fence
     )
@@ -449,7 +451,8 @@ def _metadata_files(
 
 
 def _without_held(value: C, held: Set[str]) -> C:
-    """Return an object; a table without the newest entries of its metadata log whose files were not written."""
+    """Return an object. If it is a table, remove those of the newest entries of its metadata log whose files were not
+    written."""
     if not isinstance(value, Table) or not held:
         return value
     log = value.metadata_log
@@ -460,7 +463,8 @@ def _without_held(value: C, held: Set[str]) -> C:
 
 
 def _summaries(store: ObjectStore, head: Head, begin: Head) -> dict[int, dict[str, str]]:
-    """Return what the log entries of a transaction say about each entity, by the entity's id."""
+    """Return a dict from the id of each entity to the summary of what the transaction changed in it, merged from the
+    log entries of the transaction."""
     found: dict[int, dict[str, str]] = {}
     own = msgspec.structs.replace(head, floor_number=begin.number + 1)
     for *_, entry in reversed(list(entries(store, own))):
@@ -473,7 +477,8 @@ def _summaries(store: ObjectStore, head: Head, begin: Head) -> dict[int, dict[st
 
 
 def _require_history(view: State, begin: Head) -> None:
-    """Check that the commit at which a transaction began is in the history of its parent, and record this.
+    """Check that the commit at which a transaction began is in the history of its parent. Record this check as a
+    requirement of the commit.
 
     Raises:
         HistoryTrimmedError: the commit is not in the history.
@@ -495,7 +500,7 @@ def _require_history(view: State, begin: Head) -> None:
 def _needed(
     transaction: Transaction, changes: Mapping[int, EntityChange], new_id: Callable[[], int], *, renews: bool
 ) -> tuple[dict[int, int], list[tuple[int, msgspec.Struct]]]:
-    """Return the new objects that the changed entities need.
+    """Return the objects that the transaction made and that the changed entities need.
 
     Args:
         renews: whether all objects get new ids. If False, only objects that differ from the transaction's own objects
@@ -523,7 +528,7 @@ def _needed(
 
 
 def _reads(transaction: Transaction) -> Sequence[Read]:
-    """Return what a transaction read, as it was when it began."""
+    """Return what a transaction read, with the results that the reads had when the transaction began."""
     begin = reading_state(transaction.begin)
     seen: set[tuple[object, ...]] = set()
     for read in (one for request in transaction.reads for one in request):

@@ -84,7 +84,8 @@ _PROPERTIES = frozenset({"set-properties", "remove-properties"})
 
 
 def is_detail(name: str) -> bool:
-    """Whether a field of a summary says what changed: one of the fields in the table above."""
+    """Whether a field of a summary says what changed: whether it is one of the fields listed at the top of this
+    module."""
     return name.startswith(_DETAILS) or name in _DETAIL_NAMES
 
 
@@ -109,7 +110,7 @@ def client_fields(summary: Mapping[str, str]) -> dict[str, str]:
 def property_details(
     before: Mapping[str, str], after: Mapping[str, str], names: Iterable[str]
 ) -> dict[str, str]:
-    """Return the fields about properties.
+    """Return the fields that describe the changes of properties.
 
     Args:
         names: names of the properties that may have changed.
@@ -131,11 +132,12 @@ def property_details(
 def column_details(
     before: SchemaIndex | None, after: SchemaIndex, *, by_name: bool = False
 ) -> dict[str, str]:
-    """Return the fields about columns.
+    """Return the fields that describe the changes of columns.
 
     Args:
         before: the columns before the change; None if the table or view is new.
-        by_name: whether equal names instead of equal ids make columns the same. Views have new ids in each version.
+        by_name: whether to match columns by name instead of by id, as for views: their columns get new ids in each
+            version.
     """
     if by_name:
 
@@ -170,7 +172,8 @@ def column_details(
 
 
 def _reordered(old: Mapping[object, Column], new: Mapping[object, Column]) -> list[str]:
-    """Return the names of the kept columns of each struct in which their order changed."""
+    """For each struct in which the order of the kept columns changed, return the names of these columns in the new
+    order."""
     before: dict[int | None, list[object]] = {}
     after: dict[int | None, list[object]] = {}
     for key in old:
@@ -190,8 +193,13 @@ def _type(column: Column) -> str:
 def table_details(draft: TableValues) -> dict[str, str]:
     """Return the fields about the changes of a table. Call this before the draft is frozen."""
     base = draft.base
+    if base is not None and not draft.changes_content:
+        found = _table_properties(draft, base)
+        if draft.location != base.location:
+            found["location"] = draft.location
+        return bounded(found) if found else found
     actions = {action for action, _ in draft.changes}
-    found: dict[str, str] = {}
+    found = {}
     if base is None or draft.current_schema_id != base.current_schema_id:
         after = draft.schema_index(draft.current_schema_id)
         if after is not None:
@@ -268,13 +276,14 @@ def _ref_details(draft: TableValues) -> dict[str, str]:
 
 
 def moved_ref(before: int | None, after: int | None) -> str:
-    """Return the value of a field about a branch or tag, given its old and new snapshot id; None if there is none."""
+    """Return the value of the field `ref <branch or tag>`. `before` and `after` are the old and new snapshot id; None
+    if the branch or tag did not exist."""
     old, new = ("none" if id is None else str(id) for id in (before, after))
     return f"{old} -> {new}"
 
 
 def sort_direction(field: Json) -> str:
-    """Return the text after a field of a sort order: its direction."""
+    """Return the direction of a field of a sort order, as text to append to the name of the field."""
     return f" {field.get('direction', '')}"
 
 
@@ -301,10 +310,17 @@ def fields_text(draft: TableValues, piece: Json | None, ending: Callable[[Json],
 
 
 def bounded(found: dict[str, str]) -> dict[str, str]:
-    """Return fields with values of limited length, and at most `MOST_FIELDS` of them."""
-    named = [(name, text) for name, text in found.items() if name != "more"]
-    kept = {name: _cut(text, 10 if name in _LISTS else 1) for name, text in named[:MOST_FIELDS]}
-    return _with_more(kept, int(found.get("more", 0)) + max(0, len(named) - MOST_FIELDS))
+    """Return at most `MOST_FIELDS` of the fields, with long values cut off. The field `more` has the number of fields
+    that were left out."""
+    kept = {
+        name: text if len(text) <= MOST_CHARACTERS else _cut(text, 10 if name in _LISTS else 1)
+        for name, text in found.items()
+    }
+    more = int(kept.pop("more", 0))
+    for name in list(kept)[MOST_FIELDS:]:
+        del kept[name]
+        more += 1
+    return _with_more(kept, more) if more else kept
 
 
 def _with_more(found: dict[str, str], more: int) -> dict[str, str]:

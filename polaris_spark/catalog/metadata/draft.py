@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from polaris_spark.catalog.metadata import logs
 from polaris_spark.catalog.metadata.bounds import (
     encoded_bytes,
@@ -61,7 +63,7 @@ class TableDraft(TableValues):
         moves branches to them. If snapshots were added, the result also contains the id, the operation, the counts and
         the client's own fields of the last added snapshot. The other items are described in `change_details`.
         """
-        actions = dict.fromkeys(action for action, _ in self.changes)
+        actions = dict.fromkeys([action for action, _ in self.changes])
         found = dict(self.summary_of_snapshot)
         if self.base is None or not found.get("operation") or actions.keys() - _ORDINARY:
             first = [self.origin] if self.base is None else []
@@ -93,38 +95,31 @@ class TableDraft(TableValues):
             self.last_updated_ms = max(self.last_updated_ms, self.now_ms)
         rows: NewRows = []
         start = self._start
-        snapshots = _frozen_index(self._snapshots, start.snapshots, new_id, rows, SNAPSHOT_QUOTA)
-        snapshot_log, gaps = updated_log(self, start.snapshot_log, new_id, rows)
+        content = self._frozen_content(new_id, rows) if self.base is None or self.changes_content else {}
         refs, more_refs = self._frozen_refs(new_id, rows)
         properties = self._frozen_properties(properties_bytes, new_id, rows)
-        return Table(
-            **self._plain_fields(),
+        return msgspec.structs.replace(
+            start,
             entity_id=start.entity_id if entity_id is None else entity_id,
+            uuid=self.uuid,
+            location=self.location,
+            last_updated_ms=self.last_updated_ms,
             properties=dict(properties.embedded),
             refs=refs,
-            schemas=_frozen(self._schemas, start.schemas, new_id, rows),
-            specs=_frozen(self._specs, start.specs, new_id, rows),
-            sort_orders=_frozen(self._sort_orders, start.sort_orders, new_id, rows),
-            snapshots=snapshots,
-            statistics=_frozen_index(self._statistics, start.statistics, new_id, rows, STATISTICS_QUOTA),
-            partition_statistics=_frozen_index(
-                self._partition_statistics, start.partition_statistics, new_id, rows, STATISTICS_QUOTA
-            ),
-            snapshot_log=snapshot_log,
             metadata_log=self._frozen_metadata_log(new_id, rows),
             metadata_location=metadata_location,
-            snapshot_log_gaps=gaps,
-            unconfirmed=start.unconfirmed,
             more_refs=more_refs,
             more_properties=properties.others,
+            **content,
         ), rows
 
-    def _plain_fields(self) -> dict[str, Any]:
+    def _frozen_content(self, new_id: NewId, rows: NewRows) -> dict[str, Any]:
+        """Return the fields of the row that only change with `changes_content`."""
+        start = self._start
+        snapshots = _frozen_index(self._snapshots, start.snapshots, new_id, rows, SNAPSHOT_QUOTA)
+        snapshot_log, gaps = updated_log(self, start.snapshot_log, new_id, rows)
         return {
-            "uuid": self.uuid,
             "format_version": self.format_version,
-            "location": self.location,
-            "last_updated_ms": self.last_updated_ms,
             "last_sequence_number": self.last_sequence_number,
             "last_column_id": self.last_column_id,
             "current_schema_id": self.current_schema_id,
@@ -136,6 +131,16 @@ class TableDraft(TableValues):
             "next_order": self.next_order,
             "encryption_keys": self.encryption_keys,
             "extra": self.extra,
+            "schemas": _frozen(self._schemas, start.schemas, new_id, rows),
+            "specs": _frozen(self._specs, start.specs, new_id, rows),
+            "sort_orders": _frozen(self._sort_orders, start.sort_orders, new_id, rows),
+            "snapshots": snapshots,
+            "statistics": _frozen_index(self._statistics, start.statistics, new_id, rows, STATISTICS_QUOTA),
+            "partition_statistics": _frozen_index(
+                self._partition_statistics, start.partition_statistics, new_id, rows, STATISTICS_QUOTA
+            ),
+            "snapshot_log": snapshot_log,
+            "snapshot_log_gaps": gaps,
         }
 
     # The code below tests for `dict` instead of `SpilledValues`, because `isinstance` takes several times as long for a
@@ -173,6 +178,8 @@ class TableDraft(TableValues):
             frozen = own.freeze(new_id, rows, self.overflow_bound)
         else:
             refs = self._start.refs if own is None else tuple([self._placed(ref) for ref in own.values()])
+            if not refs:
+                return refs, more
             most = sum([len(ref.text) + 4 * len(ref.name) for ref in refs])  # a character has at most 4 bytes
             if more is not None or most <= self.overflow_bound:
                 return refs, more

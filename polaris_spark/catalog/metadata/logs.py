@@ -23,7 +23,7 @@ separate stored object)."""
 
 def count(log: Log) -> int:
     """Return the number of items in a log."""
-    return sum(segment.items for segment in log.segments) - log.skip + len(log.tail)
+    return sum([segment.items for segment in log.segments]) - log.skip + len(log.tail)
 
 
 def append(log: Log, items: Sequence[bytes], reader: ObjectReader, new_id: NewId) -> tuple[Log, NewRows]:

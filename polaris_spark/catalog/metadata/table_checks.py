@@ -20,7 +20,9 @@ def check_final(draft: TableValues) -> None:
         BadRequestError: the result would not be valid metadata.
     """
     _check_plain(draft)
-    if draft.base is None or any(action in _CURRENT for action, _ in draft.changes):
+    if draft.base is None or (
+        draft.changes_content and any(action in _CURRENT for action, _ in draft.changes)
+    ):
         _check_pieces(draft)
     if draft.last_sequence_number < draft.highest_sequence_number:
         _check_sequence_numbers(draft)

@@ -76,7 +76,7 @@ def add_snapshot(draft: TableDraft, update: Json) -> None:
 
 
 def _normal_snapshot(snapshot: Json) -> Json:
-    """Return a snapshot in the form in which metadata stores it.
+    """Return a snapshot in the form in which table metadata stores it.
 
     Fields that are null, a sequence number of 0 and an empty summary are left out. A summary without an operation gets
     `overwrite`. The fields `first-row-id`, `added-rows` and `key-id` are left out if there is no manifest list, and
@@ -149,7 +149,7 @@ def set_snapshot_ref(draft: TableDraft, update: Json) -> None:
 
 
 def read_ref(data: Json) -> Json:
-    """Return a branch or tag in the form in which metadata stores it.
+    """Return a branch or tag in the form in which table metadata stores it.
 
     Raises:
         BadRequestError: the type is unknown, or a retention value is not allowed for the type or is not above 0.

@@ -1,4 +1,4 @@
-"""The values of a table that is being changed: the values of its row, with the updates that have been applied.
+"""The values of a table during a change: the values in its row, and the updates that have been applied to them.
 
 Schemas, snapshots and so on are read only when they are needed, so a change of properties reads neither schemas nor
 snapshots.
@@ -156,7 +156,8 @@ class TableValues:
         self._forget()
 
     def _forget(self) -> None:
-        """Mark all values that are read or copied on first use as not read yet."""
+        """Reset the values that are read or copied at their first use, so that their next use reads or copies them
+        again."""
         self._properties: dict[str, str] | SpilledValues[str] | None = None
         self._encryption_keys: dict[str, list[bytes]] | None = None
         self._refs: dict[str, Ref] | SpilledValues[Ref] | None = None
@@ -271,7 +272,8 @@ class TableValues:
 
     @property
     def spec_fields(self) -> SpecFields:
-        """Lookup of the fields of all partition specs. Code that adds or removes a spec must update the lookup, too."""
+        """A lookup table for the fields of all partition specs. Code that adds or removes a spec must update it,
+        too."""
         if self._spec_fields is None:
             self._spec_fields = SpecFields(self.specs.all())
         return self._spec_fields
@@ -308,7 +310,8 @@ class TableValues:
         return self._partition_statistics
 
     def take_order(self) -> int:
-        """Return the sort key of the next snapshot or statistics file in its JSON array, and increment `next_order`."""
+        """Return the number that determines the position of the next snapshot or statistics file in its JSON array, and
+        increment `next_order`."""
         self.next_order += 1
         return self.next_order - 1
 

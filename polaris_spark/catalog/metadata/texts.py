@@ -1,5 +1,5 @@
-"""Conversion to and from JSON, and functions that read fields of requests. Errors are the same as in Iceberg's JSON
-readers.
+"""Conversion to and from JSON, and functions that read fields of requests. The error messages are the same as those of
+Iceberg's JSON readers.
 
 `get_...` functions read required fields; `find_...` functions return None if the field is absent or null.
 """

@@ -1,8 +1,8 @@
-"""What differs between two stored versions of a table or view, as fields like those of `change_details`.
+"""The differences between two stored versions of a table or view, as fields like those of `change_details`.
 
 The versions can be of different branches, so equal ids of schemas and partition specs do not mean equal content: the
 objects are compared. Columns are compared by their ids. If two branches gave the same id to different new columns,
-these columns appear as one that was renamed. Unlike a log entry, the result has `ref main` for every move of the branch
+these appear as one column that was renamed. Unlike a log entry, the result has `ref main` for every move of the branch
 `main` of a table, because it has no `snapshot-id`.
 
 A view has one further field: `query <dialect>`, with the new query.
@@ -31,10 +31,11 @@ from polaris_spark.catalog.metadata.view_draft import version_form
 def table_differences(
     before: Table, after: Table, reader: ObjectReader, *, by_name: bool = False
 ) -> dict[str, str]:
-    """Return what differs between two versions of a table.
+    """Return the differences between two versions of a table.
 
     Args:
-        by_name: whether equal names instead of equal ids make columns the same. Different tables have unrelated ids.
+        by_name: whether columns are matched by their names instead of their ids. Use it for different tables, whose ids
+            are unrelated.
     """
     old, new = (TableValues(one, reader, now_ms=0) for one in (before, after))
     found: dict[str, str] = {}
@@ -63,7 +64,7 @@ def table_differences(
 
 
 def view_differences(before: View, after: View, reader: ObjectReader) -> dict[str, str]:
-    """Return what differs between two versions of a view."""
+    """Return the differences between two versions of a view."""
     (old_columns, old_queries), (columns, queries) = (_definition(one, reader) for one in (before, after))
     found: dict[str, str] = {}
     if columns is not None:
@@ -78,7 +79,7 @@ def view_differences(before: View, after: View, reader: ObjectReader) -> dict[st
 
 
 def namespace_differences(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
-    """Return what differs between the properties of two versions of a namespace."""
+    """Return the differences between the properties of two versions of a namespace."""
     return bounded(_property_differences(before, after))
 
 

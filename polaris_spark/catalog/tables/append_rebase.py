@@ -1,4 +1,5 @@
-"""Rebasing of appends: if other appends were committed after an append began, the append is applied on top of them.
+"""Rebasing of appends: if other appends were committed while a client prepared an append, the append is applied on top
+of them.
 
 The result is what the client's own retry would have committed (Iceberg's `SnapshotProducer`), but the client need not
 retry. In this module, a branch is a branch of the table, and its head is its newest snapshot. A new manifest list
@@ -16,8 +17,8 @@ contains the manifests that the client added, in the client's order, and then th
 | manifest-list | a new file, in the table's metadata folder |
 
 Rebasing is safe because an append does not depend on the table's earlier content. The request may also set and remove
-properties, except `format-version`. All other requests are refused. If rebasing is on, the error of a refused append
-says why it was not rebased. An append is not rebased if
+properties, except `format-version`. All other requests are refused. If rebasing is on and an append is refused, the
+error says why the append was not rebased. An append is not rebased if
 
 - a snapshot after the client's parent, up to and including the head, is not an append (the client must not miss an
   overwrite or delete);
@@ -93,7 +94,7 @@ class Rebased(NamedTuple):
 
 
 class SnapshotCopy(NamedTuple):
-    """How an append becomes a new snapshot, which is a copy of the snapshot that the client made."""
+    """How to apply an append as a new snapshot, which is a copy of the client's snapshot with another id."""
 
     id: int
     """Id of the new snapshot."""
@@ -188,9 +189,9 @@ def rebase(
         updates: the updates of the request.
         read: returns the manifest list at a location; raises BadRequestError if the list cannot be read.
         unique: a UUID; the name of the new file is derived from it and from the values that the content depends on.
-        parent_list: location of the manifest list that the append was made on, if it was made on another branch of the
-            catalog; empty if it was made on an empty table. None if `append.parent` has that list.
-        copy: how the append becomes a new snapshot; None if the snapshot keeps its id.
+        parent_list: location of the manifest list on which the append is based, if it was made on another branch of the
+            catalog; empty if it was made on an empty table. None if the list is that of `append.parent`.
+        copy: how to apply the append as a new snapshot; None if the snapshot keeps its id.
     Raises:
         NotRebasedError: the append cannot be rebased.
     """
@@ -232,7 +233,8 @@ def is_in_table(draft: TableDraft, location: str) -> bool:
 
 
 def _check_head(draft: TableDraft, append: Append) -> Json | None:
-    """Return the snapshot to apply the append on. Check that all snapshots since the append's parent are appends.
+    """Check that all snapshots since the append's parent are appends, and return the snapshot on top of which to apply
+    the append.
 
     Returns:
         the head of the branch; None if the branch is empty.

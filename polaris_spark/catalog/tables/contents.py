@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import os
 import uuid
 from collections.abc import Mapping
 from typing import ClassVar, Generic, NamedTuple, TypeVar
@@ -84,6 +85,13 @@ class StoredContent(NamedTuple, Generic[C]):
     value: C
 
 
+def new_uuid() -> str:
+    """Return a new random UUID (RFC 9562, section 5.4). `uuid.uuid4` takes three times as long."""
+    bits = int.from_bytes(os.urandom(16), "big") & ~(0xF << 76 | 0x3 << 62) | 4 << 76 | 2 << 62
+    text = f"{bits:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
 def document(value: Table | View, reader: ObjectReader) -> bytes:
     """Return the whole metadata of a table or view as the JSON of its metadata file, before any compression."""
     if isinstance(value, Table):
@@ -123,14 +131,14 @@ def places(value: Table | View | Unloaded) -> frozenset[tuple[str, ...]]:
 
 
 def unconfirmed_summary(value: Table | View) -> dict[str, str]:
-    """Return an entry for the summary of a log entry: the locations that are in the metadata of an imported table or
-    view but that it does not own. Return an empty dict if there are none."""
+    """Return the locations that an imported table or view uses but does not own, as an item for the summary of a log
+    entry. Return an empty dict if there are none."""
     return {UNCONFIRMED_LOCATIONS: " ".join(value.unconfirmed)} if value.unconfirmed else {}
 
 
 def occupy(context: Context, state: State, entity_id: int, before: Holdings, after: Holdings) -> None:
-    """Record in the indexes `locations` and `unconfirmed` that a table or view now has the locations `after`, not
-    `before`.
+    """Record in the indexes `locations` and `unconfirmed` that a table or view now has the locations `after` instead of
+    the locations `before`.
 
     All checks are made before the first change, so that a commit with many tables can skip a refused table.
 
@@ -217,14 +225,14 @@ class ContentChange(CatalogChange[P, StoredContent[C]], Generic[P, C]):
 
     def new_values(self) -> Prepared:
         """Return a `Prepared` with the current time and a new UUID."""
-        return Prepared(self.context.clock.now_ms(), str(uuid.uuid4()))
+        return Prepared(self.context.clock.now_ms(), new_uuid())
 
     def repeat(self, state: State, entries: list[LogEntry]) -> StoredContent[C]:
         return StoredContent(entries[-1].after, state.get(entries[-1].after, self.cls))
 
     def require_place(self, state: State) -> None:
-        """Check that the namespace exists, that no table or view has the name, and that new tables and views may have
-        it.
+        """Check that the namespace exists, that no table or view has the name, and that a new table or view may have
+        this name.
 
         Raises:
             NoSuchNamespaceError, AlreadyExistsError, BadRequestError: a check fails.
@@ -297,7 +305,7 @@ class ContentChange(CatalogChange[P, StoredContent[C]], Generic[P, C]):
         """Return the principal that made the current version of a view; an empty string if it is not known.
 
         Args:
-            before: the row of the view before the change, if it is one.
+            before: the object before the change; ignored unless it is a view.
         """
         if isinstance(before, View) and _current_piece(before) == _current_piece(after):
             return before.definer
@@ -336,10 +344,10 @@ class ContentPart(ContentChange[Prepared, C]):
     """A part of a change. The change itself prepares it and calls `store`."""
 
     def prepare(self, view: State) -> Prepared:
-        raise AssertionError("a part is prepared by its change")
+        raise AssertionError("the change that contains this part must prepare it")
 
     def apply(self, state: State, prepared: Prepared) -> StoredContent[C]:
-        raise AssertionError("a part is applied by its change")
+        raise AssertionError("the change that contains this part must apply it")
 
 
 class StorageChange(ContentPart[Table]):
@@ -361,8 +369,8 @@ class StorageView(ContentPart[View]):
     def refer_to_storage(
         self, state: State, found: NameEntry, view: View, name: TableName, now: int
     ) -> NameEntry:
-        """Store a materialized view whose versions have the identifier of the storage table under a new name of the
-        view. Return its entry in the index `names`.
+        """Store a materialized view under a new name. Its versions get the identifier that the storage table has under
+        this name. Return the view's entry in the index `names`.
 
         Args:
             view: the content of `found`.
@@ -382,7 +390,8 @@ def _require_namespace(state: State, name: TableName) -> None:
 
 
 def same_places(one: Table | View | Unloaded, other: Table | View | Unloaded) -> bool:
-    """Whether two contents certainly use the same locations. False if this quick check cannot tell."""
+    """Whether two versions of a table or view certainly use the same locations. False if this quick check cannot decide
+    it."""
     if isinstance(one, Unloaded) or isinstance(other, Unloaded):
         return False
     if one.location != other.location or one.unconfirmed != other.unconfirmed:
@@ -443,9 +452,9 @@ class DropContent(TimedChange["C | Unloaded"], Generic[C]):
         """Check that `gc.enabled` is true for a table or view.
 
         Args:
-            own: its properties.
+            own: properties of the table or view.
         Raises:
-            BadRequestError: the property is false, also for its namespace or the catalog.
+            BadRequestError: the table or view, one of its namespaces, or the catalog sets the property to false.
         """
         retention = self.context.binding.at(state).retention
         if not gc_enabled([own, *namespace_levels(state, self.name.namespace), retention]):

@@ -155,8 +155,8 @@ class Exporter:
         return WRITTEN if there is None else REPLACED
 
     def _is_same(self, there: bytes, location: str, value: Table | View) -> bool:
-        """Whether an existing file already holds the metadata of the table or view. The JSON may be formatted
-        differently, because other programs wrote the files of registered tables."""
+        """Whether an existing file already contains the metadata of the table or view. The formatting of the JSON does
+        not matter, because other programs wrote the files of registered tables."""
         mine = document(value, self._reader)
         try:
             text = gzip.decompress(there) if is_compressed(location) else there

@@ -41,7 +41,8 @@ class _Read(NamedTuple):
 
 
 class Register(ContentChange[_Read, C], Generic[C]):
-    """Create a table or view from an existing metadata file. With `overwrite`, replace one that has the same name."""
+    """Create a table or view from an existing metadata file. With `overwrite`, replace an existing table or view of the
+    same name."""
 
     def __init__(
         self,
@@ -145,13 +146,16 @@ class RegisterView(Register[View]):
         location = storage_location(stored.value.properties)
         set_document(dict(stored.value.properties), location)  # refuses malformed settings
         if prepared.storage is None:
-            raise BadRequestError(f"property {METADATA} does not name the metadata file of a storage table")
+            raise BadRequestError(
+                f"the property {METADATA} of the view must name the metadata file of its storage table, but it does not"
+            )
         return self._with_identifier(state, stored, prepared.fixed)
 
     def _with_identifier(
         self, state: State, stored: StoredContent[View], fixed: Prepared
     ) -> StoredContent[View]:
-        """Return the view whose versions have the identifier of the storage table under the name of the registration.
+        """Return the view with the identifier of its storage table in all versions, as it is under the name of the
+        registration.
 
         The file has another identifier if the view had another name, and none if an earlier writer wrote it.
         """

@@ -2,8 +2,8 @@
 
 `docs/concepts/commits.md` describes what happens to other requests if another client changed the table first.
 
-Both the schema in the request and the current schema are compared with the base, which is the schema that the client
-started from. Columns are merged if both only add optional columns to the base: all columns of the base are unchanged
+Both the schema in the request and the current schema are compared with the base, which is the schema from which the
+client started. Columns are merged if both only add optional columns to the base: all columns of the base are unchanged
 and in the same order, and the identifier columns are the same. New columns in the same struct must have different
 names, ignoring case.
 

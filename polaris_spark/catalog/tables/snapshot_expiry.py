@@ -3,7 +3,7 @@
 A snapshot is removed first, and its files are deleted later. The commit that removes the snapshot also adds a record,
 an `ExpiredSnapshots`, which keeps the rows of the removed snapshots. The index `expired` of a branch maps a table's
 entity id and the record's id to the record. After the files are deleted, another commit removes the entry. So if a run
-is interrupted in between, the next run finds all files that are left.
+is interrupted between these commits, the next run finds all files that remain.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def retention(
     Args:
         levels: properties of the table, its namespaces from the nearest upwards, and the catalog.
         now_ms: current time, in milliseconds since 1970.
-        older_than: replaces the time that is computed from the maximum snapshot age, in milliseconds since 1970.
+        older_than: a time, in milliseconds since 1970, that replaces the time computed from the maximum snapshot age.
         retain_last: replaces the minimum number of snapshots in the properties.
     Raises:
         BadRequestError: a property is not a whole number.

@@ -25,8 +25,8 @@ _MOST_DIGITS: Final = 18
 
 
 def number_in(summary: Mapping[str, object], name: str) -> int | None:
-    """Return the value of a field of a summary as a number. Return None if the field is absent, is not a number, or has
-    too many digits, because clients can send any text."""
+    """Return the value of a field of a summary as a number. Clients can send any text, so return None if the field is
+    absent, is not a number, or has too many digits."""
     text = str(summary.get(name, ""))
     return int(text) if len(text) <= _MOST_DIGITS and text.isascii() and text.isdigit() else None
 

@@ -161,6 +161,7 @@ class CommitTable(TableChange):
         self.requirements = commit.requirements
         self.updates = commit.updates
         self.append = find_append(commit.requirements, commit.updates)
+        self.reads_to_prepare = self.append is not None
         self.preparations = 0
 
     def as_request(self) -> bytes:
@@ -330,8 +331,8 @@ class CommitTable(TableChange):
 
 
 def _changes_places(updates: Sequence[dict[str, Any]]) -> bool:
-    """Whether updates may change which locations a table uses. Whether it may use them depends on the process: on its
-    file system, and on the stores that it has open."""
+    """Whether updates may change the locations that a table uses. Only the process that received the request can decide
+    whether these locations are allowed, because this depends on its file system and on the stores that it has open."""
     names = {name for update in updates for name in (*_names(update, "updates"), *_names(update, "removals"))}
     return any(update.get("action") == "set-location" for update in updates) or not names.isdisjoint(
         locations.PATHS
@@ -372,6 +373,7 @@ class CommitTables(CatalogChange[list[Prepared], list[StoredContent[Table]]]):
                 f"the transaction changes table {twice} twice; send all changes of a table together"
             )
         self.parts = [CommitTable(context, operation, commit, size=self.size) for commit in commits]
+        self.reads_to_prepare = any(part.reads_to_prepare for part in self.parts)
         for part in self.parts:
             part.said = {"from": TRANSACTION}
 

@@ -13,7 +13,7 @@ _BEFORE, _AFTER = "#b8c4cc", "#1f6f8b"
 def draw(
     path: Path, before: Mapping[int, int], after: Mapping[int, int], changes: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Draw both diagrams into one PNG file.
+    """Draw two diagrams into one PNG file: the flights by month before and after the MERGE, and the catalog's history.
 
     Args:
         path: path of the file.

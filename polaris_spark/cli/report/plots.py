@@ -232,7 +232,7 @@ def _columns(axes: Any, names: Sequence[str], counts: Sequence[int], title: str,
 
 
 def _counts_between(values: Sequence[int], limits: Sequence[int], *, inclusive: bool = False) -> list[int]:
-    """Return the number of values in each group, where `limits` are the limits between the groups, ascending.
+    """Return the number of values in each group. `limits` are the limits between the groups, in ascending order.
 
     A group contains the values below its limit (or equal to it, if `inclusive`) that are in no earlier group. The last
     group contains all other values.

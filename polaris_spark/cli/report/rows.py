@@ -45,7 +45,7 @@ class Amount(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """The data of an object that are kept in memory to determine which objects are needed."""
+    """The data that is kept in memory about an object, to determine which objects are needed."""
 
     strong: tuple[int, ...]
     type: str
@@ -147,8 +147,8 @@ def _roots(place: OpenRealm, until: float) -> list[int]:
 
 
 def _strong(place: OpenRealm, id: int) -> Iterable[int]:
-    """Return the strong pointers of an object that was written after its part of the table was read. Return none if the
-    object cannot be read."""
+    """Return the strong pointers of an object that was written after its part of the table had been read. If the object
+    cannot be read, the result is empty."""
     try:
         return place.objects.read((id,))[id].header.strong
     except CorruptionError:

@@ -75,7 +75,7 @@ def _requests(
     Args:
         arguments: the arguments of the procedure.
     Raises:
-        InputError: a materialized view cannot have the query.
+        InputError: a materialized view cannot have this query.
     """
     from polaris_spark.catalog.materialized.query_pinning import pin
     from polaris_spark.catalog.materialized.view_sources import ViewQuery
@@ -181,10 +181,10 @@ def _refuse_temporary_functions(spark: SparkSession, query: str) -> None:
 
 
 def _refuse_functions(functions: Sequence[str], properties: Mapping[str, str | None]) -> None:
-    """Refuse a query whose functions prevent its refresh strategy.
+    """Refuse a query that calls functions with which the chosen refresh strategy is not possible.
 
     Args:
-        functions: the functions that it calls whose results can differ for the same rows.
+        functions: those functions in the query whose results can differ for the same rows.
         properties: the properties of the materialized view.
     """
     from polaris_spark.catalog.entities.materialized_views import STRATEGY

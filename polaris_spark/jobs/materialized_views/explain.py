@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def _explained(call: Call, name: TableName, reason: str) -> tuple[str, str, tuple[int | None, ...]]:
-    """Return the strategy and the reason of the next refresh of a view with the strategy `incremental`; and the numbers
-    of rows, files and bytes that have changed, if the choice depends on them."""
+    """For a view with the strategy `incremental`, return which strategy the next refresh would use, and why. Also
+    return the numbers of changed rows, files and bytes, if the choice depends on them."""
     from polaris_spark.jobs.materialized_views.incremental import IncrementalQuery, recorded
 
     unknown = (None, None, None)

@@ -1,5 +1,5 @@
-"""Incremental refreshes of materialized views, as far as Python takes part in them. The package
-`io.polarisspark.incremental` computes the rows in the JVM of the Spark session."""
+"""The Python part of incremental refreshes of materialized views. The package `io.polarisspark.incremental` computes
+the rows in the JVM of the Spark session."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class IncrementalQuery:
             sql: the pinned query.
             columns: names of the view's columns; the query can have more.
         Raises:
-            AnalysisException: Spark does not understand the query.
+            AnalysisException: Spark cannot analyze the query.
         """
         self.spark = spark
         jvm: Any = spark._jvm
@@ -145,7 +145,7 @@ def set_hidden_columns(
 
     Args:
         table: name of the storage table in SQL.
-        fields: its hidden columns now.
+        fields: the hidden columns that the table has now.
     """
     types = {one.name: one.type for one in columns}
     kept = {

@@ -28,7 +28,7 @@ VIEW_ARGUMENT = Parameter("view", "STRING", "name of the materialized view, such
 
 
 class ViewState(NamedTuple):
-    """The state of a materialized view. Zeros and an empty text if it does not exist."""
+    """The state of a materialized view. If the view does not exist, all fields are 0 or empty."""
 
     uuid: str = ""
     version_id: int = 0
@@ -231,7 +231,7 @@ def refuse_session_values(spark: SparkSession, sql: str, plan: Any) -> None:
 
 
 def changing_functions(spark: SparkSession, sql: str, plan: Any) -> list[str]:
-    """Return the functions that a query calls whose results can differ for the same rows.
+    """Return those functions in a query whose results can differ for the same rows.
 
     Args:
         sql: the pinned query, which contains the queries of the views that it reads.

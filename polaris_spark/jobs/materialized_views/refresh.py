@@ -48,8 +48,8 @@ class Refreshed(NamedTuple):
 def refresh(call: Call, name: TableName, *, full: bool = False) -> Refreshed:
     """Refresh a materialized view, unless its rows are fresh.
 
-    All sources are read as of one commit. If another refresh comes first, it is enough if its rows are fresh. If the
-    view is changed meanwhile, the refresh begins again.
+    All sources are read as of one commit. If another refresh is committed first and its rows are fresh, nothing more is
+    done. If the view is changed meanwhile, the refresh begins again.
 
     Args:
         full: whether to compute the rows again even if they are fresh.
@@ -88,7 +88,7 @@ def refresh(call: Call, name: TableName, *, full: bool = False) -> Refreshed:
         if tries == _TRIES or after.uuid != plan.before.uuid or (same and done.strategy == "full"):
             raise _failure(name, after, cause) from cause
         full = full and after.refresh_id == plan.before.refresh_id
-    raise AssertionError("the last attempt returns or raises")
+    raise AssertionError("the loop must end in its last attempt")
 
 
 def _failure(name: TableName, after: ViewState, error: Exception) -> Exception:

@@ -36,8 +36,8 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
 
 
 def _reads(call: Call, namespace: tuple[str, ...] | None) -> dict[TableName, set[TableName]]:
-    """Return the materialized views of a namespace or of the catalog, each with those among them that its query reads,
-    directly or through other views."""
+    """Return the materialized views of a namespace or of the catalog. With each, return the others of them that its
+    query reads, directly or through other views."""
     from pyspark.errors import AnalysisException
 
     from polaris_spark.catalog.materialized.query_pinning import pin

@@ -56,7 +56,7 @@ def kept_ms(catalog: Catalog) -> int:
 
 
 def begins_history(call: Call) -> bool:
-    """Whether a run of a job is to be recorded: the catalog has a queue, and nobody else records the run."""
+    """Whether this process must record the run of a job: the catalog has a queue, and no worker records the run."""
     from polaris_spark.maintenance.queue.rows import queue_reference
 
     if call.is_recorded or call.may_end_realm:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from polaris_spark.access.needs import Need, On
-from polaris_spark.errors import BadRequestError, ForbiddenError, InputError, NotFoundError
+from polaris_spark.commits.change import new_operation_id
+from polaris_spark.errors import (
+    BadRequestError,
+    ForbiddenError,
+    InputError,
+    NotFoundError,
+    OutcomeUnknownError,
+)
 from polaris_spark.jobs.procedure import IF_EXISTS, Call, Parameter, Procedure, columns
 from polaris_spark.names import problem_of
 from polaris_spark.property_values import duration_ms, duration_text
 
 if TYPE_CHECKING:
     from polaris_spark.maintenance.queue.rows import QueuedTask, Timing
+    from polaris_spark.rest.session import Session
 
 DEFAULT_ATTEMPTS = 5
 _MOST_ATTEMPTS = 100
@@ -142,7 +151,7 @@ def _drop_schedule(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[A
     name, session = arguments["name"], call.session
     try:
         if read_queue(session.catalog) is None:
-            raise NotFoundError(f"there is no schedule {name!r}; the catalog has none")
+            raise NotFoundError(f"there is no schedule {name!r}; the catalog has no schedules")
         _commit(call, DropSchedule(session.connection.clock, session.operation(), name))
     except NotFoundError:
         if not arguments.get("if_exists", False):
@@ -167,8 +176,41 @@ def _enqueue(find: Find, call: Call, arguments: Mapping[str, Any]) -> Iterable[t
     check_duration("delay", delay)
     due = session.connection.clock.now_ms() + delay if delay else 0
     task = new_task(find, call, arguments, origin="task", name="", timing=ONCE, due_ms=due)
-    added = _commit(call, AddTask(session.connection.clock, session.operation(), task))
+    id = _operation_id(session, arguments.get("operation"))
+    change = AddTask(
+        session.connection.clock,
+        session.operation(),
+        task,
+        id=id.bytes,
+        lifetime_ms=session.properties.idempotency_key_lifetime,
+    )
+    try:
+        try:
+            added = _commit(call, change)
+        except OutcomeUnknownError:
+            added = _commit(call, change)  # find out, and add the task if it was not added
+    except OutcomeUnknownError as error:
+        raise OutcomeUnknownError(
+            f"{error}; call enqueue again with the argument operation => '{id}', which adds the task at most once"
+        ) from error
     return [_task_row(added)]
+
+
+def _operation_id(session: Session, text: str | None) -> uuid.UUID:
+    """Return the id of a call: the given one, or else a new one.
+
+    Raises:
+        InputError: the text is not a UUID of version 7.
+    """
+    if text is None:
+        return uuid.UUID(bytes=new_operation_id(session.connection.clock.now_ms()))
+    try:
+        found = uuid.UUID(text)
+    except ValueError:
+        found = None
+    if found is None or found.version != 7:
+        raise InputError(f"operation is {text[:80]!r}; it must be a UUID of version 7")
+    return found
 
 
 def _show_tasks(call: Call, _: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
@@ -322,10 +364,10 @@ DROP_TASK = Procedure(
 
 
 def adding(find: Find) -> tuple[Procedure, Procedure]:
-    """Return the procedures `add_schedule` and `enqueue`.
+    """Return the procedures `add_schedule` and `enqueue`, which add tasks that run other procedures.
 
     Args:
-        find: finds the procedures that they let workers run.
+        find: finds a procedure that a task runs, by its name.
     """
     add_schedule = Procedure(
         name="add_schedule",
@@ -353,6 +395,11 @@ def adding(find: Find) -> tuple[Procedure, Procedure]:
             _ARGUMENTS,
             Parameter("delay", "STRING", "time before the first attempt, such as '10 min'"),
             _ATTEMPTS,
+            Parameter(
+                "operation",
+                "STRING",
+                "UUID of version 7 that identifies this call: calls with the same one add one task",
+            ),
         ),
         columns=_TASK_COLUMNS,
         run=partial(_enqueue, find),

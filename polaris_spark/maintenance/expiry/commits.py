@@ -101,8 +101,8 @@ class _ExpireTable(ContentChange[tuple[Prepared, NameEntry, ExpiryDecision], Tab
         self.leave_files()
 
     def leave_files(self) -> None:
-        """Take the metadata files of earlier attempts off the list of files to delete (`files`), because an attempt may
-        have committed them. Later attempts use other file names."""
+        """Remove the metadata files of earlier attempts from the files to delete (`files`), because an earlier attempt
+        may have been committed with them. Later attempts use other file names."""
         self.uuid = str(uuid.uuid4())
         self.files: set[str] = set()
         """Locations of metadata files that failed attempts may have left behind."""

@@ -213,7 +213,7 @@ def _leading(needs: Sequence[Needs]) -> set[str]:
 def _leave_out(
     manifests: dict[str, ListedManifest], needs: Sequence[Needs], files: Files, *, purged: bool = False
 ) -> tuple[str, ...]:
-    """Remove from `manifests` the manifests that are still needed.
+    """Remove from `manifests` those manifests that are still needed.
 
     The search reads manifest lists until `manifests` is empty. The oldest snapshots come first, because they share the
     most manifests with expired snapshots.

@@ -143,10 +143,8 @@ class ExpiryRun:
             everything: True to delete the files of expired snapshots that earlier runs left for any table, also for
                 dropped tables; False to delete files for `tables` only.
             dry_run: whether to change nothing, and only return what would be done.
-            without: tables to skip, even if `everything` is true.
-        Returns:
-            a result for each table that lost parts or files, and for each table that was left alone for a reason to
-            report.
+            without: tables to skip, even if `everything` is true. Returns: a result for each table that lost parts or
+                files, and for each table that was not changed, if there is a reason to report.
         """
         forget_folders()
         if not dry_run:
@@ -233,9 +231,9 @@ class ExpiryRun:
                 outcome.notes += [one.error] if one.error else []
 
     def _fence_other_branches(self) -> None:
-        """Let attempts to commit to other branches, and to create branches, begin again if they began before the
-        snapshots were removed. Otherwise a merge or cherry-pick that has read this branch before could bring a removed
-        snapshot to another branch, after the heads of the store were read and files of the snapshot deleted."""
+        """Make attempts to commit to other branches, and to create branches, start again if they began before the
+        snapshots were removed. Otherwise, a merge or cherry-pick that had read this branch earlier could bring a
+        removed snapshot to another branch, after its files were deleted."""
         catalog = self._catalog
         references, prefix = catalog.references, heads_prefix(catalog.row)
         for registered in references.listed():

@@ -119,7 +119,7 @@ class _Walk:
                 claims.add(ancestor, pointer, id)
 
     def _is_misnamed(self, commit: Commit, holders: list[int]) -> bool:
-        """Whether a commit's own number is right, given that it differs from the number that later commits state.
+        """Whether the number in a commit itself is right, if it differs from the number that later commits state.
 
         Args:
             holders: the commits (or `_ROW`) that state the other number.

@@ -59,7 +59,7 @@ class PauseTooLongError(TryAgainError):
 
 
 class RealmCopy:
-    """Copy of a realm's rows to the target. The target's realm record notes which rows have been copied."""
+    """Copy of a realm's rows to the target. The target's realm record states which rows have been copied."""
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ _SAME = tuple(sorted((name, of) for name, of in SAME_SCHEME.items() if name))
 
 
 class Mismatch(str, Enum):
-    """How to treat a listed file if tables name its path only with another scheme or authority."""
+    """How to treat a listed file whose path tables name, but only with another scheme or authority."""
 
     ERROR = "error"
     """Fail with an error, and delete no file."""

@@ -1,4 +1,5 @@
-"""Search for the files in a given set that some table of a store names. Jobs check this before they delete any file.
+"""Search for those files of a given set that at least one table of a store names. Jobs check this before they delete
+any file.
 
 The search covers every table of every live or recoverable head, with all its snapshots, whatever the table's location.
 It also covers dropped tables that can be restored (`catalog.drops.drops`), as far as their files still exist. If

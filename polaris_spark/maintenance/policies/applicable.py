@@ -18,7 +18,7 @@ from polaris_spark.maintenance.policies.types import TYPES, MaintenanceContent, 
 
 
 class Applicable(NamedTuple):
-    """A policy that applies to something."""
+    """A policy that applies to a catalog, namespace or table."""
 
     policy: StoredPolicy
     is_inherited: bool
@@ -49,7 +49,7 @@ class AppliedPolicies:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no policy is attached to anything."""
+        """Whether the catalog has no attached policies."""
         return self._state is None or not self._state.scan(MAPPINGS, b"", None, limit=1)
 
     def to(self, namespace: NamespaceName = (), table: str = "", kind: str = "") -> list[Applicable]:
@@ -96,8 +96,8 @@ class AppliedPolicies:
         return found
 
     def content(self, type: str, namespace: NamespaceName = (), table: str = "") -> Enabled | None:
-        """Return the policy of a type of maintenance that applies to something; None if there is none. The policy may
-        be disabled."""
+        """Return the maintenance policy of the given type that applies to a catalog, namespace or table; None if there
+        is none. The policy may be disabled."""
         for one in self.to(namespace, table, type):
             found = self._parsed.get(one.policy.id)
             if found is None:
@@ -145,7 +145,7 @@ def namespace_id(head: CommitReader, namespace: Sequence[str]) -> int:
     """Return the entity id of a namespace.
 
     Raises:
-        NoSuchNamespaceError: it does not exist.
+        NoSuchNamespaceError: the namespace does not exist.
     """
     entry = head.index(NAMES).get(namespace_key(namespace)) if namespace else None
     if entry is None:

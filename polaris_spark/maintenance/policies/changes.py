@@ -45,7 +45,7 @@ class PolicyName(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Something to which policies are attached."""
+    """The target of policies: the catalog, a namespace or a table."""
 
     entity_id: int
     shown: str
@@ -250,7 +250,7 @@ def find_policy(state: State, name: PolicyName) -> StoredPolicy:
     """Return a policy.
 
     Raises:
-        NotFoundError: it does not exist.
+        NotFoundError: the policy does not exist.
     """
     found = state.lookup(POLICIES, name.key)
     if found is None:

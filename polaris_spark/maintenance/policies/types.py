@@ -42,7 +42,7 @@ class OrphanConfig(msgspec.Struct, frozen=True):
 
 
 class MaintenanceContent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Content of a policy of maintenance."""
+    """Content of a maintenance policy: whether it is enabled, and its settings."""
 
     enable: bool
     version: Literal["2025-02-03"] = "2025-02-03"
@@ -139,7 +139,7 @@ def parsed(type_name: str, content: str) -> MaintenanceContent | AccessContent:
 
 
 def expiry_properties(content: MaintenanceContent) -> dict[str, str]:
-    """Return the properties of a table that mean the same as a policy of snapshot expiry."""
+    """Return the table properties that have the same effect as a policy for snapshot expiry."""
     config = msgspec.convert(content.config, SnapshotExpiryConfig)
     found: dict[str, float | int | None] = {
         MIN_SNAPSHOTS: config.min_snapshot_to_keep,

@@ -6,6 +6,7 @@ wait for its next run. Every change can be repeated if its outcome is unknown: a
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import KW_ONLY, dataclass
@@ -15,7 +16,7 @@ import msgspec
 
 from polaris_spark.catalog.rows import id_bytes, id_from
 from polaris_spark.clock import Clock
-from polaris_spark.commits.change import Change, Operation, Unrepeated
+from polaris_spark.commits.change import Change, Operation, Unrepeated, made_ms
 from polaris_spark.commits.state import State
 from polaris_spark.errors import (
     AlreadyExistsError,
@@ -23,6 +24,8 @@ from polaris_spark.errors import (
     InputError,
     MissingLibraryError,
     NotFoundError,
+    OutcomeUnknownError,
+    UnprocessableError,
 )
 from polaris_spark.index import Entry
 from polaris_spark.maintenance.queue.rows import (
@@ -54,6 +57,8 @@ _REMOVED_AT_ONCE = 100
 
 _COUNT = b"tasks"
 _FOLLOWED = b"policies"
+_CALLS = b"call/"
+"""Beginning of the keys of ids of calls that have added tasks. The time of the id follows."""
 
 
 class Moment(NamedTuple):
@@ -93,8 +98,47 @@ class AddTask(QueueChange[QueuedTask]):
     _: KW_ONLY
     replace: bool = False
     """Whether to replace a schedule of the same name."""
+    id: bytes = b""
+    """Id of the call that adds the task, a UUIDv7 (`commits.change.Operation.id`). If a call with this id and the same
+    principal has added a task before, no other task is added. Empty for calls without id."""
+    lifetime_ms: int = 0
+    """Time for which ids of calls are remembered, in milliseconds."""
 
     def apply(self, state: State, prepared: Moment) -> QueuedTask:
+        if not self.id:
+            return self._added(state, prepared)
+        _forget_calls(state, prepared.now_ms - self.lifetime_ms)
+        key = _CALLS + self.id + self.operation.principal.encode()
+        digest = _digest_of(self.task)
+        there = state.lookup(COUNTS, key)
+        if there is None:
+            self._refuse_forgotten(prepared.now_ms)
+            added = self._added(state, prepared)
+            state.put(COUNTS, key, Entry(value=id_bytes(added.id) + digest))
+            return added
+        if there.value[8:] != digest:
+            raise UnprocessableError(
+                "a call with this operation id has added another task before; use a new id for another task"
+            )
+        id = id_from(there.value[:8])
+        if state.lookup(TASKS, id_bytes(id)) is not None:
+            return find_task(state, id)
+        return msgspec.structs.replace(self.task, id=id)  # it has run since
+
+    def _refuse_forgotten(self, now: int) -> None:
+        """Refuse an id that was made too long ago, because the task may have been added and forgotten; or in the
+        future, because it would be remembered for too long."""
+        age = now - made_ms(self.id)
+        if age > self.lifetime_ms:
+            raise OutcomeUnknownError(
+                f"the operation id was made {age / 60_000:.0f} minutes ago, and is kept for "
+                f"{self.lifetime_ms / 60_000:.0f} minutes: look whether the task was added (show_queue, show_runs); "
+                "if not, use a new id"
+            )
+        if -age > self.lifetime_ms:
+            raise BadRequestError("the operation id was made in the future; use an id with the present time")
+
+    def _added(self, state: State, prepared: Moment) -> QueuedTask:
         task, now = self.task, prepared.now_ms
         name = task.name.encode()
         if task.origin == "schedule":
@@ -328,6 +372,24 @@ class FollowPolicies(QueueChange[None]):
                 AddTask(self.clock, self.operation, task).apply(state, prepared)
         if followed(state) != self.commit:
             state.put(COUNTS, _FOLLOWED, Entry(value=id_bytes(self.commit)))
+
+
+def _digest_of(task: QueuedTask) -> bytes:
+    """Return a hash of what a call asks for. Times are left out, because a repeated call has others."""
+    asked = (task.procedure, task.arguments, task.branch, task.attempts, task.caller, task.roles)
+    return hashlib.blake2b(repr(asked).encode(), digest_size=16).digest()
+
+
+def _forget_calls(state: State, before_ms: int) -> None:
+    """Forget ids of calls that were made before a time, some of them at once."""
+    end = _CALLS + max(0, before_ms).to_bytes(6, "big")
+    for key, _ in state.scan(COUNTS, _CALLS, end, limit=_REMOVED_AT_ONCE):
+        state.remove(COUNTS, key)
+
+
+def is_due(state: State, now_ms: int) -> bool:
+    """Whether a worker has something to do in a queue at a time, in milliseconds since 1970."""
+    return bool(state.scan(DUE, b"", _time(now_ms + 1), limit=1))
 
 
 def followed(state: State) -> int:

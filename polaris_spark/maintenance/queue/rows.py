@@ -37,7 +37,7 @@ stop, because its task was dropped or replaced."""
 
 
 class Timing(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """When a task runs again. A task without an interval and a cron expression runs once."""
+    """When a task runs again. A task that has neither an interval nor a cron expression runs once."""
 
     every_ms: int = 0
     """Interval in milliseconds; 0 if there is none."""
@@ -67,7 +67,7 @@ class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 @object_type("queued-task", revision=1)
 class QueuedTask(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A procedure that workers run: once, or again and again."""
+    """A task: a procedure that workers run once, or repeatedly."""
 
     id: int
     origin: Origin

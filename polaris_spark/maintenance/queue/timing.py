@@ -44,7 +44,7 @@ def check_duration(name: str, ms: int) -> None:
     """Refuse an interval, jitter or delay that is too long.
 
     Raises:
-        InputError: it is longer than `LONGEST_MS`.
+        InputError: the duration is longer than `LONGEST_MS`.
     """
     if ms > LONGEST_MS:
         raise InputError(

@@ -119,7 +119,7 @@ class Export:
         Raises:
             InputError: the file exists, and `overwrite` is false.
             CorruptionError: an object that a reference needs is missing or unreadable, or a reference was lost.
-            TryAgainError: heads changed all the time, or sweeps deleted objects in every attempt.
+            TryAgainError: heads changed too often, or sweeps deleted objects in every attempt.
             FileStorageFullError: the disk is full.
             PolarisError: the file cannot be written for another reason.
         """
@@ -277,7 +277,7 @@ def _rename_to_new(temporary: Path, path: Path) -> None:
     """Rename a file, unless a file of the new name exists.
 
     Raises:
-        InputError: it exists.
+        InputError: a file of the new name exists.
     """
     try:
         os.link(temporary, path)  # in contrast to a rename, it replaces no file

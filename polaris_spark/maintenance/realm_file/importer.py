@@ -212,11 +212,10 @@ class Import:
             self._refuse_other(self._realms.find(self._name))
             same_counts = all_rows == expected == needed_rows
             raise StateError(
-                f"realm {self._name!r} in {self._target.uri} is not a faithful copy of the file: the file has "
-                f"{expected[1]:,} objects in {expected[0]:,} rows; the realm has {all_rows[1]:,} objects in "
-                f"{all_rows[0]:,} rows, and {needed_rows[1]:,} of these objects can be reached from its references"
-                f"{', but the contents of rows differ' if same_counts else ''}; purge the realm, and import the file "
-                "again"
+                f"realm {self._name!r} in {self._target.uri} is not a faithful copy of the file. Objects: "
+                f"{expected[1]:,} in the file, {all_rows[1]:,} in the realm, {needed_rows[1]:,} of these reachable "
+                f"from its references. Rows: {expected[0]:,} in the file, {all_rows[0]:,} in the realm. "
+                f"{'The contents of rows differ. ' if same_counts else ''}Purge the realm, and import the file again"
             )
 
 

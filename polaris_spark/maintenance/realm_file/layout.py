@@ -208,7 +208,8 @@ class Writer:
         self._block(Kind.HEADER, _encode(header))
 
     def references(self, heads: Sequence[Held]) -> None:
-        """Write the heads of the references, without what applies only to the store that they were read from."""
+        """Write the heads of the references, without the fields that apply only to the store from which they were
+        read."""
         for start in range(0, len(heads), _REFERENCES_TOGETHER):
             some = [
                 (held.row_name, encode_head(msgspec.structs.replace(held.head, move=None, slots=())))

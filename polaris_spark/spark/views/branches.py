@@ -42,7 +42,8 @@ class BranchTask(NamedTuple):
 
 
 class BranchRow(NamedTuple):
-    """A branch or tag, and its distance from `main`; None if the common commits are no longer stored."""
+    """A branch or tag, and by how many commits it is ahead of and behind `main`. The numbers are None if the commits
+    that it shares with `main` are no longer stored."""
 
     branch: BranchTask
     parted: Distance | None

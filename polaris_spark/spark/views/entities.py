@@ -175,10 +175,10 @@ def named(reader: CommitReader, task: NamesTask, kind: bytes | None) -> Iterator
 def visible(
     store: ReadStore, task: NamesTask, entries: Iterator[EntityEntry], shown: Needs
 ) -> Iterator[EntityEntry]:
-    """Return the entries of a task that the principal of a read may see.
+    """Return those entries of a task that the reading principal may see.
 
     Args:
-        shown: the declaration of the view (`SystemView.shown`).
+        shown: the privileges with which a principal may see a row of the view (`SystemView.shown`).
     """
     sight = task.pin.sight(store)
     if sight is None:
@@ -287,9 +287,9 @@ def by_id(store: ObjectStore, ids: Collection[int], cls: type[S]) -> dict[int, S
 
 
 class EntityView(SystemView[NamesTask, R], Generic[R]):
-    """A system view whose rows are derived from entities. A subclass defines at least `comment`, `kind`, `columns`, and
-    one of `of` and `rows`: `of` if the entities and what they point to suffice, `rows` if the view also reads another
-    index of the commit, which `NamesTask.pin` gives (`lineage.py`)."""
+    """A system view whose rows are derived from entities. A subclass defines at least `comment`, `kind` and `columns`.
+    It also defines `of` if its rows can be made from the entities and the objects that they point to. Otherwise it
+    defines `rows`, which can also read other indexes of the commit in `NamesTask.pin`, as `lineage.py` does."""
 
     kind: ClassVar[bytes | None]
     """Kind of the entities in the view: `NAMESPACE`, `TABLE` or `VIEW` of `catalog/rows.py`; None for all kinds."""

@@ -64,7 +64,7 @@ class Logged(NamedTuple):
 
     @property
     def is_stored(self) -> bool:
-        """Whether the commit is stored; False if only its log is."""
+        """Whether the commit itself is stored; False if only its archived log entries are."""
         return not self.task.parts
 
 
@@ -89,13 +89,13 @@ class HistoryRange(NamedTuple):
 
 
 def sees_log(scope: Scope, reference: str) -> bool:
-    """Return whether the principal of a read may see the whole log of a reference."""
+    """Return whether the reading principal may see the whole log of a reference."""
     catalog = catalog_in(reference)
     return scope.sees_realm if catalog is None else scope.sees_all_of(catalog)
 
 
 def _may_show(scope: Scope, reference: str) -> bool:
-    """Return whether the principal of a read may see anything of the log of a reference."""
+    """Return whether the reading principal may see any part of the log of a reference."""
     catalog = catalog_in(reference)
     if catalog is None:
         return scope.sees_realm or reference == CATALOGS
@@ -185,9 +185,10 @@ def _is_branch(reference: str) -> bool:
 def _other_lines(
     realm: RealmReader, unwanted: list[Registered], gone: Mapping[bytes, tuple[Part, ...]]
 ) -> Iterator[bytes]:
-    """Yield the lines of branches that are not wanted now, but had another name when their logs were archived.
+    """Yield the keys of the archived logs that belong to the branches `unwanted`. Such a branch may have had a
+    requested name when its log was archived.
 
-    Only references that can have one of the lines `gone` are read.
+    Only the branches of catalogs that occur in `gone` are read.
     """
     catalogs = {group_of(parts[-1].range.reference) for parts in gone.values()}
     for registered in unwanted:
@@ -204,8 +205,8 @@ def _of_gone(
     """Yield the archived log of a reference that no longer exists.
 
     Args:
-        other: the history of the present reference of the same name, if there is one. Commits that it has stored are
-            left out.
+        other: the history of the present reference of the same name, if there is one. Commits that are still stored in
+            this history are left out.
     """
     name, last, time = parts[-1].range.reference, parts[-1].range.last, parts[-1].range.latest
     head = Head(0, last, time, last + 1, time, sealed=True)
@@ -226,8 +227,8 @@ def _of_gone(
 
 
 def _last_common(store: ObjectStore, archived: ArchivedLog, other: HistoryRange) -> int:
-    """Return the number of the newest commit that both an archived log and a history, which has it stored, contain,
-    found by bisection; -1 if there is none."""
+    """Return the number of the newest commit that is both in an archived log and stored in the history `other`; -1 if
+    there is none. The commit is found by bisection."""
 
     def is_common(number: int) -> bool:
         found = archived.commit(store, number)
@@ -360,7 +361,8 @@ def up_to_point(realm: RealmReader, found: list[HistoryRange], until: AsOf | Non
 
 
 def _time_of(realm: RealmReader, point: AsOf) -> int:
-    """Return the time of a point in history, in milliseconds since 1970. It can be the id of an archived commit.
+    """Return the time of a point in history, in milliseconds since 1970. The point can also be the id of an archived
+    commit.
 
     Raises:
         InputError: the point is neither a time nor the id of a commit of this realm.

@@ -70,7 +70,7 @@ class BatchesView(SystemView[BatchesTask, R], Generic[R]):
         return planned
 
     def sees_table(self, store: ReadStore, scope: Scope, task: BatchesTask, entity_id: int) -> bool:
-        """Return whether the principal of a read may see the records of a table, given the table's entity id."""
+        """Return whether the reading principal may see the records of a table, given the table's entity id."""
         if scope.sees_all_of(task.catalog_id):
             return True
         if task.main is None:

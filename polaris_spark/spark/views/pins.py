@@ -35,7 +35,7 @@ class Pin(NamedTuple):
         return reader_of(store, self.head)
 
     def sight(self, store: ReadStore) -> Sight | None:
-        """Return what the principal of a read may see in this commit; None for everything."""
+        """Return what the reading principal may see in this commit; None if it may see everything."""
         if store.scope is None:
             return None
         found = sight_of(store, store.scope, self.realm, self.catalog_id, self.branch, self.head, self.newest)
@@ -45,12 +45,12 @@ class Pin(NamedTuple):
 def sight_of(
     store: ReadStore, scope: Scope, realm: str, catalog: int, branch: str | None, head: Head, newest: Head
 ) -> Sight:
-    """Return what the principal of a read may see in one state of a catalog. It is remembered in `store`.
+    """Return what the reading principal may see in one state of a catalog. The result is cached in `store`.
 
     Args:
         realm: instance id of the realm.
         catalog: entity id of the catalog.
-        head: the commit of the state; its commit is 0 if the state is not stored.
+        head: the head of the state; its commit id is 0 if the state is not stored.
         newest: the newest commit of the branch.
     """
     key = (catalog, branch, head.commit, newest.commit)
@@ -103,9 +103,9 @@ def pins(realm: RealmReader, request: ScanRequest) -> list[Pin]:
 
 
 def _pin(realm: RealmReader, catalog: CatalogRow, branch: str, as_of: AsOf | None) -> Pin:
-    """Return a catalog with the head of its branch at the point `as_of`. If `as_of` is no commit of the branch, it is
-    taken as the name of a branch or tag, and the head of that is returned. Such a name may look like the id or number
-    of a commit, for example `beef`."""
+    """Return a catalog with the head of its branch at the point `as_of`. If `as_of` is not a commit of the branch, it
+    is interpreted as the name of another branch or tag, whose head is returned. Such a name can look like the id or
+    number of a commit, for example `beef`."""
 
     def pin(name: str, at: Head, newest: Head) -> Pin:
         is_branch = _is_branch(realm, catalog, name)
@@ -127,7 +127,8 @@ def _pin(realm: RealmReader, catalog: CatalogRow, branch: str, as_of: AsOf | Non
 
 
 def _branch_of(name: str) -> str:
-    """Return the branch on which a transaction of this process began; for another name, return the name."""
+    """Return the branch on which the transaction `name` of this process began. If `name` is not a transaction, return
+    it unchanged."""
     if not is_transaction(name):
         return name
     from polaris_spark.catalog.merges.transactions import branch_of_transaction  # importing it takes long
@@ -136,7 +137,8 @@ def _branch_of(name: str) -> str:
 
 
 def _is_branch(realm: RealmReader, catalog: CatalogRow, name: str) -> bool:
-    """Whether a name belongs to a branch or transaction, and not to a tag. Only reads with a scope need this."""
+    """Whether a name belongs to a branch or transaction, and not to a tag. The result is always true for a read without
+    a scope, which does not need to know this."""
     return realm.scope is None or is_transaction(name) or realm.has_branch(catalog, name)
 
 

@@ -43,8 +43,8 @@ class ViewReader(DataSourceReader):
     def __init__(self, options: ViewOptions, schema: StructType, granted: Granted | None = None) -> None:
         """
         Args:
-            granted: what the principal of the read may see, if a session has checked it. Otherwise, the credentials in
-                the options determine the principal.
+            granted: what the reading principal may see, if a session has checked it. Otherwise, the credentials in the
+                options determine the principal.
         Raises:
             InputError: the schema names a column that the view does not have.
         """

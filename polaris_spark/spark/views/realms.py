@@ -46,6 +46,12 @@ class RealmsView(RecordView[RealmRecord]):
             "The highest revision that writers may use, by type of object",
             lambda row: pairs(row.record.revisions),
         ),
+        ViewColumn(
+            "features",
+            STRING_MAP,
+            "The features that writers may use, with the first release that has each",
+            lambda row: pairs(row.record.features),
+        ),
     )
 
     def shows(self, row: RealmRow) -> bool:

@@ -1,4 +1,4 @@
-"""The system view `refreshes`: one row for each refresh of a materialized view whose rows still exist."""
+"""The system view `refreshes`: one row for each refresh of a materialized view whose snapshot still exists."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ from polaris_spark.store.objects import ObjectStore
 
 
 class RefreshRow(NamedTuple):
-    """A refresh: a snapshot of a storage table, and its description."""
+    """A refresh of a materialized view: the snapshot that it added to the storage table, and the record of the
+    refresh."""
 
     row: SnapshotRow
     refresh: dict[str, Any]
@@ -50,7 +51,7 @@ class RefreshRow(NamedTuple):
         return self.row.entry
 
     def number(self, name: str) -> int | None:
-        """Return a number from the summary of the snapshot; None if it has none."""
+        """Return the number `name` from the summary of the snapshot; None if the summary does not contain it."""
         return number_in(self.row.summary, name)
 
 

@@ -15,7 +15,7 @@ from polaris_spark.spark.views.kept_batches import BatchesTask, BatchesView
 
 
 class RunRow(NamedTuple):
-    """A run, and the task that read it."""
+    """A run of a job, and the part of the view's plan that read it."""
 
     task: BatchesTask
     run: RunRecord

@@ -125,7 +125,8 @@ class SystemView(ABC, Generic[T, R]):
         return [tuple([planned[i].task for i in run]) for run in grouped(weights, n)]
 
     def _planned(self, request: ScanRequest) -> list[Weighted[T]]:
-        """Return the tasks of a read. For a view of the whole realm, there are none if the principal may not see it."""
+        """Return the tasks of a read. If the view shows the whole realm and the principal may not see it, there are no
+        tasks."""
         scope = request.store.scope
         if scope is None or any(need.on is not On.REALM for need in self.shown):
             return self.plan(request)
@@ -141,7 +142,7 @@ class SystemView(ABC, Generic[T, R]):
         return batches(columns, self.visible(store, rows), self.weigh)
 
     def visible(self, store: ReadStore, rows: Iterator[R]) -> Iterator[R]:
-        """Return the rows that the principal of a read may see."""
+        """Return the rows that the reading principal may see."""
         scope = store.scope
         return rows if scope is None else (row for row in rows if self.sees(store, scope, row))
 

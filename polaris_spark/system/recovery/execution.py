@@ -180,8 +180,8 @@ class Recovery:
 
 
 class _Tell(ClockedChange[None]):
-    """Change of the registry that adds the registrations and drops that the registry had lost. Its log entries also
-    record the recovery of references whose rows are sealed."""
+    """Change of the registry that adds the registrations that the registry had lost, of live and of dropped references.
+    Its log entries also record the recovery of references whose rows are sealed."""
 
     def __init__(self, steps: Sequence[RecoveryStep], operation: Operation, clock: Clock) -> None:
         super().__init__(clock, operation)

@@ -212,8 +212,7 @@ class Survey:
         return _Reference(name, row_name, state, registered, head)
 
     def _commits(self, row: _Reference) -> Lineage:
-        """Return a dict from number to commit, with the commits that are reachable from a reference's row or its
-        registration."""
+        """Return the commits that are reachable from a reference's row or registration, by commit number."""
         if row.row_name not in self._lineages:
             began = _began(row)
             named = [*([] if row.head is None else named_by(row.head)), *([] if began is None else [began])]

@@ -66,7 +66,7 @@ class TestDynamoDB(AdminCases, ServerConformance):
         ("dynamodb://eu-central-1/a/b", "prefix"),
         ("dynamodb://eu-central-1/ü", "prefix"),
         (f"dynamodb://eu-central-1/{'p' * 201}", "prefix"),
-        ("dynamodb://AKID@eu-central-1/prefix", "give both the access key's id"),
+        ("dynamodb://AKID@eu-central-1/prefix", "set both the access key's id"),
         ("dynamodb://eu-central-1/prefix?endpoint=localhost:8000", "endpoint"),
         ("dynamodb://eu-central-1/prefix?endpoint=http://user:correct-horse@host", "endpoint"),
         ("dynamodb://eu-central-1/prefix?connections=0", "connections"),

@@ -25,7 +25,7 @@ def test_a_uri_names_region_and_prefix() -> None:
 
 
 def test_a_secret_without_a_key_id_is_refused() -> None:
-    with pytest.raises(StoreURIError, match="give both the access key's id"):
+    with pytest.raises(StoreURIError, match="set both the access key's id"):
         open_backend("dynamodb://eu-central-1/prefix", {"password": Secret("x")})
 
 

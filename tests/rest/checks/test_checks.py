@@ -57,7 +57,7 @@ def test_the_log_has_the_principals_who_add_and_drop_a_check(main: Client) -> No
 @pytest.mark.parametrize(
     ("name", "sql", "said"),
     [
-        ("", TRUE, "the name of a check '' is empty"),
+        ("", TRUE, "'' cannot be the name of a check: the name is empty"),
         ("a\nb", TRUE, "control character"),
         ("x" * 201, TRUE, "longer than 200 bytes"),
         ("x", "", "must begin with SELECT"),

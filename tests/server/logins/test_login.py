@@ -34,7 +34,7 @@ from tests.server.realms import (
     status_of,
     token_of,
 )
-from tests.server.servers import Remote, Server, client, refused
+from tests.server.servers import Remote, Server, client, refused, refused_options
 
 
 def test_client_credentials_give_a_token_that_names_the_principal(server: Server) -> None:
@@ -223,21 +223,24 @@ def test_private_keys_and_secrets_are_not_in_the_rows(realm: Realm, server: Serv
 
 
 def test_servers_that_do_not_fit_the_realm_do_not_start(realm: Realm, tmp_path: Path) -> None:
-    own = ["--property", "credential=env:CREDENTIAL", "--port", "0"]
+    own = ["--property", "credential=env:CREDENTIAL"]
     env = {"CREDENTIAL": CREDENTIALS["root"].text(), "KEY": KEY, "SHORT": "short"}
-    told = refused(realm.store, "--insecure", *own, env=env)
+    told = refused(realm.store, "--insecure", "--port", "0", *own, env=env)
     assert "has access control, so --insecure is not allowed" in told
     plain = f"sqlite://{tmp_path / 's.db'}"
+    new = (plain, "--warehouse", str(tmp_path / "w"))
+    told = refused(*new, "--port", "0", "--token-key", "env:KEY", env=env)
+    assert "run polaris-spark bootstrap first" in told
+    assert KEY not in told
     for part_, arguments in {
-        "run polaris-spark bootstrap first": ["--token-key", "env:KEY"],
         "at least 32 characters": ["--token-key", "env:SHORT"],
         "is not set": ["--token-key", "env:NO_SUCH_VARIABLE"],
         "--token-key takes env:NAME": ["--token-key", KEY],
     }.items():
-        told = refused(plain, "--warehouse", str(tmp_path / "w"), "--port", "0", *arguments, env=env)
+        told = refused_options(*new, *arguments, env=env)
         assert part_ in told
         assert KEY not in told
-    told = refused(realm.store, "--token-key", "env:KEY", "--token-lifetime", "25 h", *own, env=env)
+    told = refused_options(realm.store, "--token-key", "env:KEY", "--token-lifetime", "25 h", *own, env=env)
     assert "the lifetime of tokens" in told
 
 

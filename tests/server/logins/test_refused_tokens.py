@@ -136,7 +136,7 @@ def test_only_a_login_with_the_newest_secret_and_all_roles_rotates_it(server: Se
         return str(answer["access_token"])
 
     status, answer = rotate(token(old))
-    assert (status, "only a login with the newest secret" in answer) == (401, True), answer
+    assert (status, "log in with the newest secret" in answer) == (401, True), answer
     status, answer = rotate(token(new, scope="PRINCIPAL_ROLE:reader"))
     assert (status, "all roles of the principal" in answer) == (403, True), answer
     assert rotate(token(new))[0] == 200
