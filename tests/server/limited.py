@@ -24,6 +24,7 @@ GRANTS = (
     ("VIEW_READ_PROPERTIES", "view", "shop.total"),
     ("TABLE_CREATE", "namespace", "work"),
     ("VIEW_CREATE", "namespace", "work"),
+    ("NAMESPACE_READ_PROPERTIES", "namespace", "work"),  # Trino reads them before it creates something
 )
 """The privileges of the role, on what `CONTENT` makes."""
 
