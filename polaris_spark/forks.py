@@ -11,7 +11,8 @@ class BeginsAnew(Protocol):
     """An object that `begin_anew_in_children` accepts. It must be hashable and support weak references."""
 
     def begin_in_child(self) -> None:
-        """Replace the locks and connections of the parent. Called in a forked child before its first statement."""
+        """Replace the locks and connections that come from the parent. Called in a forked child before `os.fork`
+        returns there."""
         ...
 
 

@@ -142,7 +142,9 @@ class _Calls:
                 now = time.monotonic()
                 left = min(until, min(self._begun.values()) + SLOW_SECONDS) - now
                 if left <= 0:
-                    raise AuthorizerError(f"{len(self._begun)} calls of it are in progress, the maximum")
+                    raise AuthorizerError(
+                        f"{len(self._begun)} calls to the authorizer are already in progress, the maximum"
+                    )
                 self._ended.wait(left)
             self._begun[call] = time.monotonic()
         try:

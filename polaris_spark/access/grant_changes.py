@@ -105,7 +105,9 @@ class SetOwner(AccessChange[None]):
     ) -> None:
         super().__init__(clock, operation)
         if catalog_of(securable) is None:
-            raise BadRequestError("the realm has no owner; its administrators have the role service_admin")
+            raise BadRequestError(
+                "a realm cannot have an owner; to let a principal administer the realm, give it the role service_admin"
+            )
         self.securable, self.principal, self.described = securable, principal, described
 
     def apply(self, state: State, prepared: int) -> None:

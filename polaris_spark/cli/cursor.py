@@ -22,7 +22,8 @@ class Cursor:
     def __init__(self, path: Path, source: str) -> None:
         """
         Args:
-            source: source of the events, which the file names, too.
+            source: where the events come from. The file records its source, and `read` refuses a file of another
+                source.
         """
         self._path = path
         self._source = source

@@ -92,7 +92,7 @@ def set_properties(
     password: Password = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Set and remove properties of a realm's record, such as its owner. They have no effect."""
+    """Set and remove properties of a realm, such as a contact. They are notes for people, without any other effect."""
     from polaris_spark.cli.stores import named_texts
 
     updates = named_texts(set or ())

@@ -508,7 +508,8 @@ class Attempts:
         self._clock.sleep_ms(min(pause, max(0.0, deadline - self._clock.monotonic_ms())))
 
     def _late(self, run: _Run) -> Exception:
-        """Return the error for a leader whose deadline has passed."""
+        """Return the error for the leader (the thread that executes the batch) when its deadline has passed: an
+        OutcomeUnknownError if a commit may have taken place, otherwise a TryAgainError."""
         took = self._clock.monotonic_ms() - run.began
         if run.publication is not None and run.publication.in_doubt:
             why = f" ({run.cause})" if run.cause is not None else ""

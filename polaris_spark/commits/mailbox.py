@@ -53,7 +53,8 @@ _MOST_PATH = 100
 
 
 class Mailbox(Protocol):
-    """The interface to messages. A process is addressed by the node number in its ids."""
+    """Sends intents and answers to other processes of this machine, and keeps those that this process receives. The
+    address of a process is the node number in the ids that it makes."""
 
     def open(self) -> None:
         """Let other processes reach this one. May be repeated."""

@@ -293,7 +293,8 @@ class State:
         self.reads.append(Newest(0 if is_forecast else self.base.head.commit))
 
     def record_indexes(self, *names: str) -> list[Read]:
-        """Record that whole indexes were read, and return the records. They are compared by their stored forms."""
+        """Record that each of these indexes was read as a whole, and return the records. A record holds only as long as
+        the index has the same stored form, which means the same tree and the same embedded changes."""
         opened = [(name, self._open(name)) for name in names]
         found: list[Read] = [Tree(name, one.tree, b"", None, one.embedded()) for name, one in opened]
         self.reads.extend(found)

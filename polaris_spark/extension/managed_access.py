@@ -88,7 +88,7 @@ def _call(request: Request) -> Call:
 
 
 def _require(call: Call, *privileges: str) -> Rules:
-    """Check that the caller holds privileges on the realm, and return the rules."""
+    """Check that the caller holds all of these privileges on the realm, and return the realm's access rules."""
     permissions = permissions_of(call)
     for privilege in privileges:
         permissions.require_base(privilege, (securables.REALM,), "the realm")

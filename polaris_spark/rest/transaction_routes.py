@@ -129,8 +129,9 @@ def _refuse_state(catalog: Catalog, request: Request) -> None:
         with contextlib.suppress(NotFoundError):
             catalog_at(catalog, state)
             raise BadRequestError(
-                f"the name {name!r} refers to the state {state!r}, but all requests of a transaction change one state; "
-                "name it in the header Polaris-State or in the prefix of transactions/commit"
+                f"the name {name!r} refers to the state {state!r}, but all requests of a transaction must change the "
+                f"same state: give the name as {plain!r}, and name the state in the header Polaris-State or in the "
+                "prefix of the path of transactions/commit"
             )
 
 

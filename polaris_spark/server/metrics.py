@@ -119,7 +119,7 @@ class Metrics:
 
 
 class _OfRealm:
-    """The samples of some metrics that have one realm as their label."""
+    """A Prometheus collector that returns those samples of the given metrics whose label `realm` is a given realm."""
 
     def __init__(self, metrics: Sequence[Counter], realm: str) -> None:
         self._metrics = metrics

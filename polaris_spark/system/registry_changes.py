@@ -455,7 +455,8 @@ def _found(state: State, name: str) -> Registered | None:
 
 
 def head_in(references: OpenReferences, source: CommitReader, label: str) -> Head:
-    """Return the head `source` of a live reference, with the history floor that the reference has now.
+    """Return the head that `source` reads, but with the history floor (the oldest commit that is kept) that its
+    reference has now.
 
     Args:
         label: beginning of error messages.

@@ -339,7 +339,9 @@ def test_an_authorizer_that_does_not_answer_occupies_few_threads() -> None:
                 assert entered.acquire(timeout=60)
             begun = time.monotonic()
             for _ in range(20):
-                with pytest.raises(AuthorizerError, match="2 calls of it are in progress, the maximum"):
+                with pytest.raises(
+                    AuthorizerError, match="2 calls to the authorizer are already in progress, the maximum"
+                ):
                     decisions.of(question._replace(principal="bob"))
             assert time.monotonic() - begun < 30  # half of the timeout of one call
         finally:

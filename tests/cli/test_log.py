@@ -160,7 +160,7 @@ def test_following_ends_if_history_was_undone_or_trimmed(tmp_path: Path) -> None
             following = iter([BranchLog(store, head, ArchivedLog((), head.floor_number)) for head in seen])
             return list(new_changes(lambda: next(following), None, wait=lambda: None))
 
-        with pytest.raises(StateError, match="before a commit that was read"):
+        with pytest.raises(StateError, match="to a state before that commit"):
             follow(heads[1], heads[0])
         other = msgspec.structs.replace(heads[1], commit=heads[0].commit)
         with pytest.raises(StateError, match="not in the history any more"):

@@ -185,7 +185,7 @@ class Line(NamedTuple):
 
 
 def line_of(at: CommitReader, reference: str, row_name: str) -> Line | None:
-    """Return the line of a reference; None if its log is not archived.
+    """Return the line of a reference, which identifies its log in the archive; None if its log is not archived.
 
     Logs of the registry, of the list of catalogs, of access control and of branches are archived. A tag has the log of
     a branch, and other references have no log entries.

@@ -3,12 +3,15 @@
 Only merges, reverts and cherry-picks may change the content of a protected branch. A protected branch cannot be
 dropped, renamed or moved. Its registration and its commits record that it is protected (`protection`).
 
-The following changes may be committed to a protected branch (`Change.onto_protected`). Merges, reverts and cherry-picks
-may be, because they apply the difference of two states and evaluate the checks of the branch. Other changes may be,
-because they do not change what the branch contains: the copy of the catalog's properties; expiry of snapshots and the
-record of deleted files; loads of lazily imported tables; compaction of indexes. All other changes are refused, among
-them refreshes of materialized views, transactions and `undrop`. Protection does not affect trimming and fencing, which
-change the row of the branch and make no commit, or the reports of scans and commits, which have their own reference.
+Two kinds of changes may be committed to a protected branch (`Change.onto_protected`):
+
+- merges, reverts and cherry-picks, because they apply the difference of two states and evaluate the branch's checks;
+- changes that do not change what the branch contains: the copy of the catalog's properties; expiry of snapshots and the
+  record of deleted files; loads of lazily imported tables; compaction of indexes.
+
+All other changes are refused, among them refreshes of materialized views, transactions and `undrop`. Protection does
+not affect trimming and fencing, which change the row of the branch and make no commit. It does not affect the reports
+of scans and commits either, which have their own reference.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def named_sources(
     not exist, and those of other catalogs, are left out.
 
     Args:
-        above: names of the views that read the query, the outermost first.
+        above: names of the views through which the query was reached, the outermost first.
     Raises:
         BadRequestError: the query cannot be parsed.
     """

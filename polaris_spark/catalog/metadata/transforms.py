@@ -50,7 +50,7 @@ def normal_transform(text: str) -> str:
 
 
 def read_transform(text: str) -> str:
-    """Return a transform of a request in normalized form.
+    """Return an Iceberg transform that a request contains, such as `bucket[16]`, in normalized form.
 
     Raises:
         BadRequestError: the width of a bucket or truncate transform is not a positive 32-bit integer, or the width of

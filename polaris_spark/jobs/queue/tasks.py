@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from polaris_spark.access.needs import Need, On
-from polaris_spark.commits.change import new_operation_id
 from polaris_spark.errors import (
     BadRequestError,
     ForbiddenError,
@@ -203,6 +202,8 @@ def _operation_id(session: Session, text: str | None) -> uuid.UUID:
         InputError: the text is not a UUID of version 7.
     """
     if text is None:
+        from polaris_spark.commits.change import new_operation_id
+
         return uuid.UUID(bytes=new_operation_id(session.connection.clock.now_ms()))
     try:
         found = uuid.UUID(text)

@@ -378,7 +378,7 @@ class ExpiryRun:
         known: Mapping[int, Mapping[int, str]],
         checks: Mapping[int, Sequence[Manifests]],
     ) -> None:
-        """Remove from `candidates` the content files that needed manifests list.
+        """Remove from `candidates` the content files that are listed in manifests that are still needed.
 
         Args:
             candidates: for each position in `leftovers`, content files by `file_key`.

@@ -72,7 +72,7 @@ class AccessContent(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_
 
 
 class PolicyType(NamedTuple):
-    """A type of policies."""
+    """A type of policy: its name, the form of its content, and the job that carries it out."""
 
     name: str
     content: type[MaintenanceContent] | type[AccessContent]

@@ -388,7 +388,7 @@ def _forget_calls(state: State, before_ms: int) -> None:
 
 
 def is_due(state: State, now_ms: int) -> bool:
-    """Whether a worker has something to do in a queue at a time, in milliseconds since 1970."""
+    """Whether the queue has work for a worker at the time `now_ms` (milliseconds since 1970)."""
     return bool(state.scan(DUE, b"", _time(now_ms + 1), limit=1))
 
 

@@ -37,7 +37,7 @@ def check_timing(timing: Timing) -> None:
     if timing.cron:
         next_due(timing, 0, 0)
     elif timing.every_ms < LEAST_INTERVAL_MS:
-        raise InputError(f"every is {timing.every_ms} ms; it must be at least 1 s")
+        raise InputError(f"the interval 'every' is {timing.every_ms} ms; it must be at least 1 s")
 
 
 def check_duration(name: str, ms: int) -> None:

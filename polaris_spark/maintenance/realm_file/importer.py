@@ -180,7 +180,7 @@ class Import:
     # Rows
 
     def _load(self, record: RealmRecord) -> None:
-        """Write the rows of the blocks that no earlier run has noted."""
+        """Write the rows of the file, except those in blocks that an earlier run of this import recorded as written."""
         place = RealmRows(self._target.backend, record.instance, self._clock)
         total = self._file.blocks
         numbers = iter(range(min(int(record.properties.get(IMPORTED, "0")), total), total))

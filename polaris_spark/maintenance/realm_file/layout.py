@@ -372,7 +372,7 @@ class RealmFile:
         for row in rows:
             expected = (last[0], last[1] + 1) if row.part else (max(row.id, last[0] + 1), 0)
             if (row.id, row.part) != expected:
-                raise self._damaged(block.offset, f"row {row.id}/{row.part} is not in order")
+                raise self._damaged(block.offset, f"row {row.id}/{row.part} is not in ascending order")
             last = expected
 
     def _head(self, block: _Block, name: str, value: bytes) -> Any:

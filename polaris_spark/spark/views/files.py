@@ -154,8 +154,8 @@ class _Reading:
             self._opens = True
 
     def rows(self, snapshots: Iterator[_Chosen]) -> Iterator[FileRow]:
-        """Yield the rows of the files of snapshots. If all snapshots of the table are selected, read each manifest
-        once."""
+        """Yield a row of the view for each file of the selected snapshots. If all snapshots of the table are selected,
+        a manifest that several snapshots share is read only once."""
         part, position, seen = self._task.part, 0, set[str]()
         for chosen in snapshots:
             row = FileRow(self._entry, chosen.id, chosen.refs)

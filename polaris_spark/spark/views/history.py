@@ -334,7 +334,8 @@ def catalog_histories(
 
 
 def at_point(store: ObjectStore, found: list[HistoryRange], as_of: AsOf | None) -> list[HistoryRange]:
-    """Return the histories as they were at a point of the realm's history. Leave out those that did not exist yet."""
+    """Return the histories of references, each with the head that its reference had at a point of the realm's history.
+    Leave out references that did not exist yet. If the point is None, return the histories unchanged."""
     if as_of is None:
         return found
     moment(store, as_of)  # also without histories, refuse a commit that the realm does not have
@@ -449,7 +450,8 @@ def _bounds(store: ObjectStore, history: HistoryRange, request: ScanRequest) -> 
 
 
 def _numbers(condition: Condition, low: int, high: int) -> tuple[int, int]:
-    """Return the first and last number between two numbers that may satisfy a condition on the numbers of commits."""
+    """Narrow the range of commit numbers from `low` to `high` (both included) by a condition. Return the first and the
+    last number that may satisfy the condition. The first is greater than the last if none can."""
     values = condition.values
     at_least = [n for n in (low, condition.low, min(values) if values else None) if n is not None]
     at_most = [n for n in (high, condition.high, max(values) if values else None) if n is not None]
