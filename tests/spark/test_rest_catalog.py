@@ -13,11 +13,13 @@ from pyspark.sql import SparkSession
 from polaris_spark.access.credentials import Credentials
 from polaris_spark.access.principal_changes import AlterPrincipal
 from polaris_spark.config import Secret
+from polaris_spark.jobs.registry import call
 from polaris_spark.testing.waiting import wait_until
 from tests.server.limited import (
     ABSENT,
     CONTENT,
     HIDDEN,
+    ROLE,
     at,
     documented,
     expire,
@@ -172,6 +174,21 @@ def test_a_view_does_not_let_the_principal_read_its_tables(spark: SparkSession, 
     text = refusal(spark, f"SELECT * FROM {eve}.shop.total")
     assert "TABLE_OR_VIEW_NOT_FOUND" in text
     assert "salaries" in text
+
+
+def test_a_view_that_names_another_catalog_reads_with_its_credentials(
+    spark: SparkSession, realm: Realm, eve: str, root: str
+) -> None:
+    assert "salaries" in refusal(spark, f"SELECT * FROM {eve}.shop.salaries")
+    spark.sql(f"CREATE VIEW {root}.shop.named AS SELECT id FROM {root}.shop.salaries")
+    with realm.session() as session:
+        call(session, "grant", privileges="VIEW_READ_PROPERTIES", role=ROLE, on="view", name="shop.named")
+    listed = f"SHOW VIEWS IN {eve}.shop"
+    wait_until(
+        lambda: "named" in [name for _, name, _ in rows(spark, listed)], "the server applies the grant"
+    )
+    assert rows(spark, f"SELECT * FROM {eve}.shop.named") == [(1,)]
+    spark.sql(f"DROP VIEW {root}.shop.named")
 
 
 def test_the_principal_owns_what_it_creates(spark: SparkSession, eve: str) -> None:
