@@ -1,13 +1,15 @@
-"""Secrets that are hashed at a low cost."""
+"""A realm with content, of which a principal sees nothing but the catalog, and a low cost of the hashes of secrets."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from polaris_spark.access import credentials
+from tests.access.world import User, World
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -24,3 +26,23 @@ def _quick_hashes(request: pytest.FixtureRequest) -> Iterator[None]:
         patch.setattr(credentials, "_COST", cost)
         patch.setattr(credentials, "_NOBODYS", msgspec.structs.replace(credentials._NOBODYS, cost=cost))
         yield
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    for namespace in ("db", "hidden"):
+        made.namespace(namespace)
+        for table in ("t", "u"):
+            made.table(namespace, table)
+    made.namespace("deep", "er")
+    made.table("deep%1Fer", "t")
+    made.view("db", "v")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def ann(world: World) -> User:
+    world.grant(["CATALOG_LIST"])
+    return world.open(world.credentials)

@@ -36,6 +36,15 @@ VIEW_VERSION = {
     "representations": [{"type": "sql", "sql": "select 1", "dialect": "spark"}],
 }
 
+T = "v1/namespaces/db/tables"
+
+
+def names(answer: tuple[int, Any]) -> list[str]:
+    """Return the names in the answer to a request for a list."""
+    status, body = answer
+    assert status == 200, body
+    return [".".join(one) if isinstance(one, list) else one["name"] for one in next(iter(body.values()))]
+
 
 class User:
     """A principal's open session."""

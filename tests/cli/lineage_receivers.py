@@ -1,10 +1,14 @@
-"""A receiver of OpenLineage events on loopback. It reads them with the classes of OpenLineage's own library, which are
-generated from the JSON schemas of the specification."""
+"""A catalog whose changes become OpenLineage events, and a receiver of the events on loopback.
+
+The receiver reads events with the classes of OpenLineage's own library, which are generated from the JSON schemas of
+the specification.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, get_args, get_origin
 
 import attrs
@@ -15,8 +19,11 @@ from openlineage.client.event_v2 import RunEvent
 from openlineage.client.serde import Serde
 
 from tests.cli.receivers import Received, Receiver
+from tests.rest.materialized import SCHEMA
+from tests.views.catalogs import Catalog
 
 TOKEN = "the-key"
+SOURCE = "/catalogs/polaris/branches/main"
 
 Json = dict[str, Any]
 
@@ -108,3 +115,16 @@ class LineageReceiver(Receiver):
         """The job names of the accepted events of ends, with repetitions."""
         events = [event for one in self.accepted for event in one.events]
         return [event["job"]["name"] for event in events if event["eventType"] == "COMPLETE"]
+
+
+def new_catalog(folder: Path) -> Catalog:
+    """Return a catalog with the namespace `db` and the table `t`."""
+    made = Catalog(folder / "c.db", principal="ada")
+    made.namespace("db")
+    made.request("POST", "v1/namespaces/db/tables", {"name": "t", "schema": SCHEMA})
+    return made
+
+
+def commit(catalog: Catalog, id: int, **summary: str) -> None:
+    """Commit a snapshot of the table, with this summary."""
+    catalog.snapshot("db", "t", id, summary={key.replace("_", "-"): value for key, value in summary.items()})

@@ -34,6 +34,16 @@ catalog.management=dynamic
 """With static catalogs, the node takes no work until it has announced each catalog, seconds after the start."""
 
 
+def messages(error: Mapping[str, Any]) -> str:
+    """Return the messages of an error of Trino and of its causes, a line each."""
+    found = [str(error["message"])]
+    part = error.get("failureInfo", {}).get("cause")
+    while part is not None:
+        found.append(str(part.get("message")))
+        part = part.get("cause")
+    return "\n".join(found)
+
+
 class Trino(ProcessServer):
     """One node. Its only plugin is the Iceberg connector."""
 
@@ -98,18 +108,29 @@ class Trino(ProcessServer):
         Raises:
             AssertionError: Trino refuses the statement.
         """
-        answer = self._ask(f"http://127.0.0.1:{self.port}/v1/statement", statement.encode())
+        rows, error = self.run(statement)
+        assert error is None, f"{statement}: {error}"
+        return rows
+
+    def refusal(self, statement: str) -> str:
+        """Run a statement that must fail, and return the messages of the error and of its causes."""
+        rows, error = self.run(statement)
+        assert error is not None, f"{statement}: {rows}"
+        return messages(error)
+
+    def run(self, statement: str, user: str = "trino") -> tuple[list[list[Any]], Any]:
+        """Run a statement as a user of Trino. Return its rows, and Trino's error or None."""
+        answer = self._ask(f"http://127.0.0.1:{self.port}/v1/statement", statement.encode(), user)
         rows = list(answer.get("data", []))
         while "nextUri" in answer:
-            answer = self._ask(answer["nextUri"])
+            answer = self._ask(answer["nextUri"], user=user)
             rows += answer.get("data", [])
         if answer.get("updateCount") is not None and not rows:
             rows = [[answer["updateCount"]]]
-        assert "error" not in answer, f"{statement}: {answer['error']}"
-        return rows
+        return rows, answer.get("error")
 
-    def _ask(self, uri: str, body: bytes | None = None) -> Any:
-        request = urllib.request.Request(uri, body, {"X-Trino-User": "trino", "X-Trino-Time-Zone": "UTC"})
+    def _ask(self, uri: str, body: bytes | None = None, user: str = "trino") -> Any:
+        request = urllib.request.Request(uri, body, {"X-Trino-User": user, "X-Trino-Time-Zone": "UTC"})
         with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             return json.load(answer)
 

@@ -15,6 +15,7 @@ from polaris_spark.clock import ManualClock
 from polaris_spark.jobs.registry import call
 from polaris_spark.rest.session import Session
 from tests.rest.client import Client, connect
+from tests.rest.realms import Realm
 from tests.stores import SHARED, StoreOn, in_turn
 
 Open = Callable[..., Client]
@@ -80,4 +81,13 @@ def open_branch(tmp_path: Path) -> Iterator[OpenBranch]:
     yield open_
     assert call(sessions[0], "fsck") == []
     for session in sessions:
+        session.close()
+
+
+@pytest.fixture
+def realm(tmp_path: Path) -> Iterator[Realm]:
+    """A realm of which tests open several catalogs."""
+    made = Realm(tmp_path)
+    yield made
+    for session in made.sessions:
         session.close()

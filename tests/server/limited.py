@@ -10,7 +10,9 @@ from polaris_spark.access.changes import Assign, CreateRole, RoleName
 from polaris_spark.access.credentials import Credentials
 from polaris_spark.access.principal_changes import CreatePrincipal
 from polaris_spark.jobs.registry import call
-from tests.server.realms import Realm
+from polaris_spark.testing.waiting import wait_until
+from tests.server.realms import Realm, ask, status_of
+from tests.server.servers import Server
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "rest-clients.md"
 ROLE = "clerks"
@@ -22,23 +24,24 @@ GRANTS = (
     ("VIEW_READ_PROPERTIES", "view", "shop.total"),
     ("TABLE_CREATE", "namespace", "work"),
     ("VIEW_CREATE", "namespace", "work"),
+    ("NAMESPACE_READ_PROPERTIES", "namespace", "work"),  # Trino reads them before it creates something
 )
 """The privileges of the role, on what `CONTENT` makes."""
 
 CONTENT = (
-    "CREATE SCHEMA {0}.shop",
-    "CREATE SCHEMA {0}.work",
-    "CREATE SCHEMA {0}.hidden",
-    "CREATE TABLE {0}.shop.orders AS SELECT 1 AS id, 'tea' AS item",
-    "CREATE TABLE {0}.shop.stock AS SELECT 1 AS id",
-    "CREATE TABLE {0}.shop.salaries AS SELECT 1 AS id",
-    "CREATE TABLE {0}.hidden.t AS SELECT 1 AS id",
-    "CREATE VIEW {0}.shop.items AS SELECT item FROM {0}.shop.orders",
-    "CREATE VIEW {0}.shop.paid AS SELECT id FROM {0}.shop.salaries",
-    "CREATE VIEW {0}.shop.total AS SELECT sum(id) AS total FROM {0}.shop.salaries",
-    "CREATE VIEW {0}.hidden.v AS SELECT id FROM {0}.hidden.t",
+    "CREATE SCHEMA {0}shop",
+    "CREATE SCHEMA {0}work",
+    "CREATE SCHEMA {0}hidden",
+    "CREATE TABLE {0}shop.orders AS SELECT 1 AS id, 'tea' AS item",
+    "CREATE TABLE {0}shop.stock AS SELECT 1 AS id",
+    "CREATE TABLE {0}shop.salaries AS SELECT 1 AS id",
+    "CREATE TABLE {0}hidden.t AS SELECT 1 AS id",
+    "CREATE VIEW {0}shop.items AS SELECT item FROM {0}shop.orders",
+    "CREATE VIEW {0}shop.paid AS SELECT id FROM {0}shop.salaries",
+    "CREATE VIEW {0}shop.total AS SELECT sum(id) AS total FROM {0}shop.salaries",
+    "CREATE VIEW {0}hidden.v AS SELECT id FROM {0}hidden.t",
 )
-"""Statements of the administrator, in the SQL of Spark and Trino; `{0}` is the catalog."""
+"""Statements of the administrator, in the SQL of Spark and Trino; `{0}` is nothing, or the catalog and a point."""
 
 HIDDEN = {"table": "shop.salaries", "inside": "hidden.t", "view": "shop.paid", "namespace": "hidden"}
 """Names that the role does not see."""
@@ -91,3 +94,11 @@ def documented(prefix: str, uri: str, credentials: Credentials) -> Mapping[str, 
         key: text.replace("http://127.0.0.1:8181", uri).replace("CLIENT_ID:SECRET", credentials.text())
         for key, text in found.items()
     }
+
+
+def expire(server: Server, credentials: Credentials) -> None:
+    """Wait until the tokens that have been issued by now have expired."""
+    given = {"client_id": credentials.client_id, "client_secret": credentials.secret.reveal()}
+    token = ask(server, {"grant_type": "client_credentials", **given})[2]["access_token"]
+    assert status_of(server, token) == 200
+    wait_until(lambda: status_of(server, token) == 401, "the token expires")

@@ -13,18 +13,21 @@ from pyspark.sql import SparkSession
 from polaris_spark.access.credentials import Credentials
 from polaris_spark.access.principal_changes import AlterPrincipal
 from polaris_spark.config import Secret
+from polaris_spark.jobs.registry import call
 from polaris_spark.testing.waiting import wait_until
 from tests.server.limited import (
     ABSENT,
     CONTENT,
     HIDDEN,
+    ROLE,
     at,
     documented,
+    expire,
     grant_all,
     new_principal,
     without_names,
 )
-from tests.server.realms import CREDENTIALS, Realm, new_realm
+from tests.server.realms import CREDENTIALS, Realm, counted, new_realm
 from tests.server.servers import Server
 from tests.spark.catalogs import new_name
 
@@ -117,8 +120,10 @@ def server(realm: Realm) -> Iterator[Server]:
 def root(spark: SparkSession, realm: Realm, server: Server) -> str:
     """The administrator's catalog, with content."""
     name = add_rest_catalog(spark, server, CREDENTIALS["root"])
+    spark.sql(f"USE {name}")  # views then name no catalog, and are read with the credentials of their reader
     for statement in CONTENT:
-        spark.sql(statement.format(name))
+        spark.sql(statement.format(""))
+    spark.sql("USE spark_catalog.default")
     return name
 
 
@@ -150,6 +155,7 @@ def test_lists_show_what_the_principal_may_see(spark: SparkSession, eve: str) ->
 
 def test_the_principal_reads_and_writes_what_it_may(spark: SparkSession, eve: str, root: str) -> None:
     assert rows(spark, f"SELECT * FROM {eve}.shop.orders") == [(1, "tea")]
+    assert rows(spark, f"SELECT * FROM {eve}.shop.items") == [("tea",)]
     spark.sql(f"USE {eve}.shop")
     assert rows(spark, "SELECT * FROM orders") == [(1, "tea")]
     spark.sql("USE spark_catalog.default")
@@ -162,6 +168,27 @@ def test_the_principal_reads_and_writes_what_it_may(spark: SparkSession, eve: st
     spark.sql(f"DELETE FROM {eve}.shop.stock WHERE id = 1")
     for catalog in (eve, root):
         assert rows(spark, f"SELECT * FROM {catalog}.shop.stock") == [(2,)]
+
+
+def test_a_view_does_not_let_the_principal_read_its_tables(spark: SparkSession, eve: str) -> None:
+    text = refusal(spark, f"SELECT * FROM {eve}.shop.total")
+    assert "TABLE_OR_VIEW_NOT_FOUND" in text
+    assert "salaries" in text
+
+
+def test_a_view_that_names_another_catalog_reads_with_its_credentials(
+    spark: SparkSession, realm: Realm, eve: str, root: str
+) -> None:
+    assert "salaries" in refusal(spark, f"SELECT * FROM {eve}.shop.salaries")
+    spark.sql(f"CREATE VIEW {root}.shop.named AS SELECT id FROM {root}.shop.salaries")
+    with realm.session() as session:
+        call(session, "grant", privileges="VIEW_READ_PROPERTIES", role=ROLE, on="view", name="shop.named")
+    listed = f"SHOW VIEWS IN {eve}.shop"
+    wait_until(
+        lambda: "named" in [name for _, name, _ in rows(spark, listed)], "the server applies the grant"
+    )
+    assert rows(spark, f"SELECT * FROM {eve}.shop.named") == [(1,)]
+    spark.sql(f"DROP VIEW {root}.shop.named")
 
 
 def test_the_principal_owns_what_it_creates(spark: SparkSession, eve: str) -> None:
@@ -205,7 +232,6 @@ def test_wrong_credentials_are_refused(
     id = CREDENTIALS["ann"].client_id if known else "nobody"
     catalog = add_rest_catalog(spark, server, Credentials(id, Secret("wrong")))
     text = refusal(spark, f"SHOW NAMESPACES IN {catalog}")
-    print(text)
     assert "NotAuthorizedException" in text
     assert "the credentials are not valid" in text
 
@@ -216,7 +242,6 @@ def test_a_role_that_the_principal_does_not_have_is_refused(
     made = new_principal(realm, "narrow")
     catalog = add_rest_catalog(spark, server, made, scope="PRINCIPAL_ROLE:service_admin")
     text = refusal(spark, f"SHOW NAMESPACES IN {catalog}")
-    print(text)
     assert "invalid_scope" in text
     assert "does not have the role 'service_admin'" in text
 
@@ -243,3 +268,52 @@ def test_statements_of_a_revoked_principal_are_refused(
         f"SELECT * FROM {catalog}.shop.absent",
     ):
         assert "NotAuthorizedException" in refusal(spark, statement)
+
+
+def works(spark: SparkSession, catalog: str) -> bool:
+    """Return whether a catalog's session can read. Its server refuses tokens that have expired.
+
+    Raises:
+        Py4JJavaError: another error.
+    """
+    try:
+        return rows(spark, f"SELECT * FROM {catalog}.shop.orders") == [(1, "tea")]
+    except Py4JJavaError as error:
+        if "NotAuthorizedException" not in str(error.java_exception):
+            raise
+        return False
+
+
+@pytest.mark.parametrize("exchanges", [True, False], ids=["token exchange", "new login"])
+def test_a_session_outlives_its_first_token(
+    spark: SparkSession, realm: Realm, eve: str, exchanges: bool
+) -> None:
+    credentials = new_principal(realm, f"stayer-{exchanges}")
+    with realm.server("--token-lifetime", "5 s") as short:
+        more = {} if exchanges else {"token_exchange_enabled": "false"}
+        catalog = add_rest_catalog(spark, short, credentials, **more)
+        # A slow session can use a token for a moment after it has expired, and then gets another.
+        wait_until(lambda: works(spark, catalog), "the session has logged in")
+        expire(short, credentials)
+        wait_until(lambda: works(spark, catalog), "the session has a new token")
+        if exchanges:
+            wait_until(
+                lambda: counted(short, "token-exchange") > 0, "the session exchanges a token", every_s=0.1
+            )
+        else:
+            assert counted(short, "token-exchange") == 0
+
+
+def test_without_refresh_a_session_ends_with_its_token(spark: SparkSession, realm: Realm, eve: str) -> None:
+    credentials = new_principal(realm, "visitor")
+    catalogs: list[str] = []
+
+    def new_session_works() -> bool:
+        catalogs.append(add_rest_catalog(spark, short, credentials, token_refresh_enabled="false"))
+        return works(spark, catalogs[-1])
+
+    with realm.server("--token-lifetime", "10 s") as short:
+        wait_until(new_session_works, "a session reads before its token expires")
+        expire(short, credentials)
+        assert "NotAuthorizedException" in refusal(spark, f"SELECT * FROM {catalogs[-1]}.shop.orders")
+        wait_until(new_session_works, "another session reads")
