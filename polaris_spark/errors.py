@@ -154,7 +154,7 @@ class WrongTypeError(CorruptionError):
 
 
 class UnreadableFileError(PolarisError):
-    """A file that a snapshot refers to cannot be read, or is of an unexpected kind. `location` is its location."""
+    """A file of a table or view cannot be read, or is of an unexpected kind. `location` is its location."""
 
     def __init__(self, message: str, *, location: str) -> None:
         super().__init__(message)
@@ -165,7 +165,7 @@ class UnreadableFileError(PolarisError):
 
 
 class MissingFileError(UnreadableFileError):
-    """A file that a snapshot refers to does not exist."""
+    """A file of a table or view, such as a metadata file, a manifest or a data file, does not exist."""
 
 
 def _unpickled(cls: type[UnreadableFileError], message: str, location: str) -> UnreadableFileError:

@@ -416,8 +416,8 @@ class Intents:
 
 
 def _part(pending: Pending, memo: Memo, rows: ObjectRows) -> Part | None:
-    """Return a change as a part of an intent, or None if it cannot be: a compaction, a merge, or a change without
-    log entry."""
+    """Return a change as a part of an intent, or None if it cannot be: a compaction, a merge, a change without log
+    entry, or a change with reads that are neither `Point` nor `Range`."""
     reads = [*pending.prepared_reads, *memo.reads]
     points = tuple(read for read in reads if isinstance(read, Point))
     ranges = tuple(read for read in reads if isinstance(read, Range))

@@ -161,7 +161,8 @@ class _Bound:
         self._ready.register(own, select.POLLIN)
 
     def path_of(self, node: int, sender: int) -> str:
-        """Return the path of the socket on which a process receives the messages of another one."""
+        """Return the path of the socket on which the process with node number `node` receives the messages of the
+        process with node number `sender`. A process has `SOCKETS` sockets, and several senders share each."""
         return f"{self.prefix}-{node}-{sender % SOCKETS}"
 
     def send(self, node: int, message: bytes, flags: int) -> None:

@@ -235,7 +235,8 @@ class State:
     # Reading
 
     def lookup(self, index: str, key: bytes) -> Entry | None:
-        """Return the entry of `key` in an index, or None if the key is absent, and record the read."""
+        """Return the entry of `key` in an index, or None if the key is absent. Record the read, unless this change
+        wrote the key itself."""
         found = self._open(index).get(key)
         written = self._written.get(index)
         if written is None or key not in written:

@@ -188,7 +188,7 @@ class AsOfRequest(Message, frozen=True, gc=False):
 
 
 class AsOfResponse(Message, frozen=True, omit_defaults=False, gc=False):
-    """The rows of an earlier refresh of a materialized view."""
+    """Where the rows of an earlier refresh of a materialized view are: a snapshot of its storage table."""
 
     snapshot_id: int
     """Snapshot of the storage table."""

@@ -149,7 +149,8 @@ def _grants(permissions: Permissions, role: PrincipalRole | CatalogRole) -> list
 
 
 def _named(permissions: Permissions, securable: bytes) -> tuple[Any, str | None] | None:
-    """Return the kind and the name of a securable; None if it is not in the session's state of its catalog."""
+    """Return the kind and the name of a securable; None if it belongs to another catalog than the session's, or is an
+    entity that is not in the session's state."""
     if securable == securables.REALM:
         return "realm", None
     if securables.catalog_of(securable) != permissions.catalog.row.entity_id:

@@ -54,7 +54,8 @@ def _calls(context: SparkContext) -> Any:
 
 
 def _context(call: str, port: int, secret: str) -> SparkContext:
-    """Return a PySpark context that wraps the JVM's context. If the JVM's context was stopped, create a new one."""
+    """Return the PySpark context of this process, which wraps the JVM's Spark context. Create it if there is none, or
+    if the JVM's context that it wraps was stopped; it then wraps the context of the JVM's present session."""
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 

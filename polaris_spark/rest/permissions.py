@@ -173,8 +173,8 @@ class Permissions:
 
     @property
     def ways(self) -> set[tuple[str, ...]]:
-        """All namespaces that contain an entity on which the principal's roles hold a privilege, directly or in nested
-        namespaces."""
+        """The namespaces that lead to all entities on which the principal's roles hold a privilege: the namespaces that
+        contain such an entity, at every level, and the entity itself if it is a namespace."""
         if self._ways is None:
             self._ways = paths_to(self.head, self.subject.entities(self.catalog.row.entity_id))
         return self._ways

@@ -148,7 +148,7 @@ def _is_served(session: Session) -> bool:
 
 
 class Realms(Protocol):
-    """The realms of a server. For the thread of the event loop only."""
+    """The realms of a server. Only the thread of the event loop may use them, except for `check`."""
 
     names: RealmNames | None
     """How requests name a realm; None if the server serves only one."""

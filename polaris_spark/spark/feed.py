@@ -142,7 +142,7 @@ def starting(store: ObjectStore, followed: Followed, start: str | AsOf) -> Posit
     """Return the position after which a stream begins. A time before the first commit means `EARLIEST`.
 
     Raises:
-        HistoryTrimmedError: `start` is older than the oldest commit whose log is kept.
+        HistoryTrimmedError: log entries are missing between `start` and the oldest commit whose log is kept.
         InputError: `start` is a time in the future, or the number or id of a commit that is not in this history.
     """
     head = followed.head

@@ -190,7 +190,8 @@ def _content(version: Version, reader: ObjectReader) -> Namespace | Table | View
 
 
 def _added(change: EntityChange, after: Table, reader: ObjectReader) -> tuple[int, int, int]:
-    """Return how many snapshots, rows and files a table gained."""
+    """Return the number of new snapshots of a table, and how many rows and data files they added according to their
+    summaries. What was removed is not subtracted, and rewritten rows and files count as added."""
     before = None if change.before is None else content_of(reader, change.before.content, Table)
     root = before.snapshots if isinstance(before, Table) else IndexRoot()
     new = [

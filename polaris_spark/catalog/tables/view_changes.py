@@ -112,7 +112,8 @@ class CommitView(ViewChange):
         changed = {action for action, _ in draft.changes}
         if changed & {"add-view-version", "set-current-view-version", "add-schema", "set-location"}:
             raise BadRequestError(
-                f"{self.name} is a materialized view; change its query with CREATE OR REPLACE MATERIALIZED VIEW"
+                f"{self.name} is a materialized view, so this request cannot change its query or location; change "
+                "the query with CREATE OR REPLACE MATERIALIZED VIEW"
             )
         location = self._changed_storage(state, of_storage, before, prepared)
         if changed or location:

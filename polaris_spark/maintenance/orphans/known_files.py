@@ -318,8 +318,9 @@ def kept_drops(
     yielded, because any table may have been dropped in that part.
 
     Args:
-        oldest_purge_ms: time in milliseconds since 1970. Tables and views that were dropped with PURGE are yielded only
-            if they were dropped after this time.
+        oldest_purge_ms: time in milliseconds since 1970, computed with the session's grace period;
+            `head.grace_beyond_ms` is subtracted from it. Tables and views that were dropped with PURGE are yielded only
+            if they were dropped after the resulting time.
         low: number of the first commit to read, by default the history floor (the oldest commit that is kept).
         high: number of the last commit to read, by default the head.
     """

@@ -326,7 +326,8 @@ class EntityView(SystemView[NamesTask, R], Generic[R]):
     def count(self, store: ReadStore, task: NamesTask) -> int:
         """Return the number of rows of a task. Call this only if `one_each` is true.
 
-        The keys of the index are counted, and decoded only if the task has conditions.
+        The keys of the index are counted. They are decoded only if the task has conditions, or the reading principal
+        may not see everything.
         """
         if task.names != ANYTHING or task.entities != ANYTHING:
             return sum(1 for _ in self._named(store, task))
