@@ -73,8 +73,8 @@ class StorageAccess:
         operation = checked(request, storage, prefixes)
         if operation.changes and rights != "write":
             raise ForbiddenError(
-                "this request would write, but only reading is allowed: either this state of the table is in the past or "
-                "a tag (open a branch to write), or the privilege TABLE_WRITE_DATA is missing"
+                "this request would write, but only reading is allowed: either this state of the table is in the past "
+                "or a tag (open a branch to write), or the privilege TABLE_WRITE_DATA is missing"
             )
         return signed_headers(
             request, operation, storage.region, self._credentials(storage, role, prefixes, rights, principal)
