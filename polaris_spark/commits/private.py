@@ -158,6 +158,7 @@ class PrivateCommitter:
             applied = self._applier.begin(base)
         made = self._unfinished = len(applied.effects)
         self._applier.apply(applied, [pending])
+        applied.pendings.clear()  # only the effects are needed for the commit
         for effects in applied.effects[made:]:
             if effects.files:
                 self._files.write_all(effects.files)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import uuid
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -315,3 +317,15 @@ def test_a_second_interrupt_leaves_nothing_of_a_change_either(
         private.read()
     assert number(private) == 2
     assert len(list(entries(private.store, private.read().head))) == 2
+
+
+def test_changes_that_were_made_or_refused_are_not_kept_in_memory(private: PrivateCommitter) -> None:
+    changes = [Joining("a"), *(Joining("a", expect=9) for _ in range(3))]
+    for change in changes:
+        with suppress(CommitFailedError):
+            private.commit(change)
+    kept = [weakref.ref(change) for change in changes]
+    del change, changes
+    gc.collect()
+    assert [ref() for ref in kept] == [None] * 4
+    assert number(private) == 2
