@@ -198,10 +198,9 @@ class _Bound:
             return False
 
     def is_in_place(self) -> bool:
-        """Whether the paths still lead to these sockets. Only the first is looked at, because what removes or replaces
-        one of them does the same to all."""
-        path, inode = next(iter(self._paths.items()))
-        return _inode(path) == inode
+        """Whether the paths still lead to these sockets. All are looked at, because a sender that believes this process
+        dead removes only the path that it has tried."""
+        return all(_inode(path) == inode for path, inode in self._paths.items())
 
     def close_copies(self) -> None:
         """Close the sockets, and leave their paths in place."""

@@ -28,8 +28,8 @@ class PrivateCommitter:
     """Commits changes one after the other, and keeps the commits in memory. Thread-safe.
 
     Nothing else changes the reference. So a change is prepared and applied once, no rows are written, and nothing is
-    swapped. But files are written. Successive changes that read
-    nothing to prepare are one commit, which is built when something reads the head.
+    swapped. But files are written. Successive changes that read nothing to prepare are one commit, which is built when
+    something reads the head.
     """
 
     def __init__(
@@ -70,7 +70,9 @@ class PrivateCommitter:
         self.changed: dict[str, set[bytes]] = {}
         """The keys that its commits have set or removed, by index."""
         self._applied: Applied | None = None
-        """Changes that are not in a commit yet. All have succeeded."""
+        """Changes that are not in a commit yet. All have succeeded, unless `_unfinished` is set."""
+        self._unfinished: int | None = None
+        """Number of the changes in `_applied` that have succeeded, if a change after them was not finished."""
         self._closed_because = ""
         self._nobody = clock.signal()
         """A signal for which no thread waits, because each thread commits its own changes."""
@@ -124,8 +126,6 @@ class PrivateCommitter:
                         "the time limit of commits (commit-timeout) passed before the change was made; nothing "
                         "was changed: try again, or set a longer commit-timeout"
                     )
-            if change.reads_to_prepare:
-                self._build()
             if pending.error is not None:
                 raise pending.error
             return pending.result  # type: ignore[no-any-return]  # a Pending carries any change's result
@@ -151,28 +151,37 @@ class PrivateCommitter:
                 raise
             pending.succeed(repeated[0])  # the change may fail only because it was already carried out
             return True
+        self._drop_unfinished()
         applied = self._applied
         if applied is None:
             self._builder.require_supported(base)
             applied = self._applier.begin(base)
-        made = len(applied.effects)
-        try:
-            self._applier.apply(applied, [pending])
-            for effects in applied.effects[made:]:
-                if effects.files:
-                    self._files.write_all(effects.files)
-                self.store.keep(effects.objects)
-                for index, key, _ in effects.puts:
-                    self.changed.setdefault(index, set()).add(key)
-        except BaseException:
-            self._applied = self._repeated(applied, made)
-            raise
-        self._applied = applied if applied.effects else None
+        made = self._unfinished = len(applied.effects)
+        self._applier.apply(applied, [pending])
+        applied.pendings.clear()  # only the effects are needed for the commit
+        for effects in applied.effects[made:]:
+            if effects.files:
+                self._files.write_all(effects.files)
+            self.store.keep(effects.objects)
+            for index, key, _ in effects.puts:
+                self.changed.setdefault(index, set()).add(key)
+        if applied.effects and change.reads_to_prepare:
+            self._publish(applied)
+        elif applied.effects:
+            self._applied = applied
+        self._unfinished = None
         return not pending.must_prepare
 
+    def _drop_unfinished(self) -> None:
+        """Remove what an interrupted change has left in `_applied`, by applying the changes before it again. If this is
+        interrupted, the next call does it."""
+        if self._unfinished is not None:
+            if self._applied is not None:
+                self._applied = self._repeated(self._applied, self._unfinished)
+            self._unfinished = None
+
     def _repeated(self, applied: Applied, made: int) -> Applied | None:
-        """Return the first `made` changes of `applied`, applied again, so that nothing is left of an interrupted
-        change. Return None if there are none."""
+        """Return the first `made` changes of `applied`, applied again. Return None if there are none."""
         if not made:
             return None
         again = Applied(State(applied.base, self._ids.next_id), applied.entries_id)
@@ -188,7 +197,12 @@ class PrivateCommitter:
 
     def _build(self) -> None:
         """Build a commit of the changes that are not in one yet. The caller must hold `_lock`."""
+        self._drop_unfinished()
         if self._applied is not None:
-            built = self._builder.build(self._applied)
-            self.store.keep(built.objects)
-            self._head, self._applied = built.reader, None
+            self._publish(self._applied)
+
+    def _publish(self, applied: Applied) -> None:
+        """Build a commit of these changes, and make it the head."""
+        built = self._builder.build(applied)
+        self.store.keep(built.objects)
+        self._head, self._applied = built.reader, None

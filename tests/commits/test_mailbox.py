@@ -115,9 +115,10 @@ def test_a_default_timeout_of_the_program_does_not_block(folder: Path) -> None:
         socket.setdefaulttimeout(before)
 
 
-def test_a_socket_whose_file_was_removed_is_bound_again(opened: Opened, folder: Path) -> None:
+@pytest.mark.parametrize("removed", ["*", "*-2-1"], ids=["all", "the one for this sender"])
+def test_a_socket_whose_file_was_removed_is_bound_again(opened: Opened, folder: Path, removed: str) -> None:
     a, b = opened(1), opened(2)
-    for path in folder.iterdir():
+    for path in folder.glob(removed):
         path.unlink()
     assert not a.send(2, 77, b"intent")
     b.open()

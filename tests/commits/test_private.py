@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import uuid
+import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
+from typing import NoReturn
 
 import pytest
 
@@ -18,6 +22,7 @@ from polaris_spark.commits.log import entries
 from polaris_spark.commits.private import PrivateCommitter
 from polaris_spark.commits.state import State
 from polaris_spark.errors import BadRequestError, CommitFailedError, TryAgainError
+from polaris_spark.index import Entry
 from polaris_spark.store.cache import ObjectCache
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.store.unwritten import UnwrittenObjects
@@ -241,3 +246,86 @@ def test_a_change_that_fails_leaves_the_changes_before_it(
     found = [number(private, name) for name in "abc"]
     assert found == [1 + min(earlier, 1), 0, 1]
     assert len(list(entries(private.store, private.read().head))) == 2 + min(earlier, 1)
+
+
+class Many(Add):
+    """A change of this many names, which lie far apart in the index."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__("many")
+        self._count = count
+
+    def apply(self, state: State, prepared: object) -> int:
+        for number in range(self._count):
+            state.put("names", bytes([number * 256 // self._count]) + b"%d" % number, Entry(0, b"value"))
+        return super().apply(state, prepared)
+
+
+class Last(Add):
+    """A change after which the database fails."""
+
+    def __init__(self, backend: Backend, *, joins: bool) -> None:
+        super().__init__("new")
+        self.reads_to_prepare = not joins
+        self._backend = backend
+
+    def apply(self, state: State, prepared: object) -> int:
+        made = super().apply(state, prepared)
+        self._backend.read_objects = _fail  # type: ignore[method-assign]
+        return made
+
+
+def _fail(*args: object) -> NoReturn:
+    raise TryAgainError("the database failed")
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_change_is_made_exactly_if_it_has_a_result(
+    backend: Backend, clock: ManualClock, files: Files, joins: bool
+) -> None:
+    stored = references(backend, clock=clock)
+    stored.root.commit(Many(3_000))
+    stored.root.commit(Many(10))
+    opened = references(backend, clock=clock, default_quota=100)
+    begin = opened.root.read()
+    private = opened.open_private("copy", UnwrittenObjects(begin.store), begin, files)
+    read = backend.read_objects
+    if joins:
+        assert private.commit(Last(backend, joins=True)) == 1
+        with pytest.raises(TryAgainError):
+            private.read()
+    else:
+        with pytest.raises(TryAgainError):
+            private.commit(Last(backend, joins=False))
+    backend.read_objects = read  # type: ignore[method-assign]
+    assert number(private, "new") == joins
+
+
+def test_a_second_interrupt_leaves_nothing_of_a_change_either(
+    private: PrivateCommitter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private.commit(Joining("a"))
+
+    def interrupted(*args: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(State, "redo", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        private.commit(Interrupted("a"))
+    with suppress(KeyboardInterrupt):
+        private.read()
+    assert number(private) == 2
+    assert len(list(entries(private.store, private.read().head))) == 2
+
+
+def test_changes_that_were_made_or_refused_are_not_kept_in_memory(private: PrivateCommitter) -> None:
+    changes = [Joining("a"), *(Joining("a", expect=9) for _ in range(3))]
+    for change in changes:
+        with suppress(CommitFailedError):
+            private.commit(change)
+    kept = [weakref.ref(change) for change in changes]
+    del change, changes
+    gc.collect()
+    assert [ref() for ref in kept] == [None] * 4
+    assert number(private) == 2
