@@ -241,6 +241,23 @@ def test_all_tasks_are_restricted_to_the_locations_of_their_realm(lake: Lake, tm
     assert "elsewhere" in ended.error
 
 
+def test_no_task_reaches_another_realm(lake: Lake) -> None:
+    with lake.session("b"):
+        pass
+    other = {"name": "b", "deactivate": "true"}
+    with lake.session("a") as session:
+        call(session, "enqueue", procedure="purge_realm", arguments=other, attempts=1)
+        call(session, "enqueue", procedure="fsck", arguments={"only": "b"}, attempts=1)
+    assert lake.run_due() == 2
+    with lake.session("a") as session:
+        found = {one.procedure: one for one in history(session)}
+    assert {name: one.outcome for name, one in found.items()} == {"purge_realm": "failed", "fsck": "failed"}
+    assert "cannot be called over HTTP" in found["purge_realm"].error
+    assert "only the served realm" in found["fsck"].error
+    with open_store(lake.store) as opened:
+        assert opened.state("b") is RealmState.ACTIVE
+
+
 def test_the_command_works_for_the_named_realms(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
     for realm in ("a", "b", "c"):
         with lake.session(realm) as session:
