@@ -95,8 +95,10 @@ class RealmsWorker:
         while not stop.is_set():
             before = self._begun
             self._go_round(stop)
-            if not stop.wait(_SLOT_SECONDS) and self._begun == before:
-                stop.wait(poll_seconds)
+            until = time.monotonic() + poll_seconds
+            while not stop.wait(min(_SLOT_SECONDS, poll_seconds)):
+                if self._begun != before or time.monotonic() >= until:
+                    break  # a realm whose task has ended may have more of them
         self.close()
 
     def run_due(self, stop: threading.Event) -> int:
@@ -119,14 +121,12 @@ class RealmsWorker:
     def _go_round(self, stop: threading.Event, due_by: int | None = None) -> None:
         """Look for due tasks in all realms, and begin to run them."""
         try:
-            names = self._opened.realm_names()
+            names = self._opened.realm_names() if self._served is None else sorted(self._served)
         except Exception as error:
             self._skip("", "", error)
             return
         self._problems.pop(("", ""), None)
         for name in names:
-            if self._served is not None and name not in self._served:
-                continue
             with self._guard:
                 if name in self._busy:
                     continue
@@ -153,7 +153,7 @@ class RealmsWorker:
         Raises:
             PolarisError: the realm is not ACTIVE, has no catalog, or cannot be read.
         """
-        if self._opened.state(name) is RealmState.GONE:
+        if self._served is None and self._opened.state(name) is RealmState.GONE:
             return False
         realm = self._opened.active_realm(name)
         catalogs = realm.catalogs()

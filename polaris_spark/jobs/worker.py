@@ -110,7 +110,8 @@ class Worker:
             holder: name of the worker in the queue; by default, host and process.
             by_operator: whether the worker has not logged in, and acts by the rights of the operator of the store. In a
                 realm with access control, a task runs as the principal that added it, and what policies require is not
-                limited by access control. All tasks are restricted to the locations of `restrict`.
+                limited by access control. All tasks are restricted as if they came over HTTP: they reach no other realm
+                of the store, no environment variables, and only the locations of `restrict`.
             skip: called with the name of a catalog in which the worker cannot look for tasks, and the error; by
                 default, logs a warning.
         Raises:
@@ -297,8 +298,12 @@ class Worker:
             procedure = find(task.procedure)
             call = running.call
             call.session = self._session_of(running)
-            call.over_http = task.caller == "http"
+            call.over_http = self._is_restricted(task)
             call.is_recorded = True
+            if call.over_http and not procedure.over_http:
+                raise ForbiddenError(
+                    f"procedure {task.procedure} cannot be called over HTTP, so this worker does not run it"
+                )
             arguments = from_json(procedure, task.arguments)
             rows = procedure.rows(call, arguments)
         except RealmStateError as error:  # nothing may be written to the realm; the lease runs out
@@ -366,11 +371,15 @@ class Worker:
                 raise ForbiddenError(
                     f"the {task.origin} was added before the realm had access control; add it again"
                 )
-        if task.caller == "http" or self._by_operator:
+        if self._is_restricted(task):
             session = self._restrict(session)
         if self._by_operator and task.origin == "policy":
             session.is_operator = True  # this session is only for this run: `restrict` has made it
         return session
+
+    def _is_restricted(self, task: QueuedTask) -> bool:
+        """Whether a task may do only what HTTP clients may do."""
+        return task.caller == "http" or self._by_operator
 
     def _of(self, row: CatalogRow, branch: str) -> Session:
         """Return the worker's session of a branch of a catalog, which is opened at the first call.

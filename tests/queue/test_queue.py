@@ -68,7 +68,8 @@ def test_calls_with_one_operation_id_add_one_task(
     clock.advance(1_000)
     assert rows(session, "enqueue", **given) == [first]
     assert worker.run_due() == 1
-    assert rows(session, "enqueue", **given)[0]["id"] == first["id"]  # it has run since
+    ended = {**first, "state": "ended", "next": None, "created": None}  # it has run since
+    assert rows(session, "enqueue", **given) == [ended]
     assert worker.run_due() == 0
     with pytest.raises(UnprocessableError, match="has added another task"):
         call(session, "enqueue", **{**given, "arguments": {"n": "8"}})
@@ -84,12 +85,26 @@ def test_an_operation_id_that_may_have_been_forgotten_is_refused(
     call(session, "enqueue", **given)
     clock.advance(lifetime + 1)
     call(session, "enqueue", procedure="counted", operation=operation(clock))  # forgets the first id
-    with pytest.raises(OutcomeUnknownError, match="look whether the task was added"):
+    with pytest.raises(OutcomeUnknownError, match=r"look whether the task was added.*use a new id$"):
         call(session, "enqueue", **given)
     with pytest.raises(BadRequestError, match="made in the future"):
         call(session, "enqueue", procedure="counted", operation=operation(clock, ago_ms=-lifetime - 60_000))
     with pytest.raises(InputError, match="must be a UUID of version 7"):
         call(session, "enqueue", procedure="counted", operation=str(uuid.uuid4()))
+    assert len(rows(session, "show_queue")) == 2
+
+
+def test_an_operation_id_that_a_process_with_a_shorter_lifetime_forgot_is_refused(
+    session: Session, counted: Counted, clock: ManualClock
+) -> None:
+    given = {"procedure": "counted", "operation": operation(clock)}
+    call(session, "enqueue", **given)
+    clock.advance(120_000)
+    shorter = session.derive()
+    shorter.properties = dataclasses.replace(session.properties, idempotency_key_lifetime=60_000)
+    call(shorter, "enqueue", procedure="counted")
+    with pytest.raises(OutcomeUnknownError, match="another process sets a shorter lifetime"):
+        call(session, "enqueue", **given)
     assert len(rows(session, "show_queue")) == 2
 
 

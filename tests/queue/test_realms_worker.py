@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -25,14 +27,15 @@ from polaris_spark.rest.session import Session
 from polaris_spark.store.cache import process_cache
 from polaris_spark.system.connections import connect_store
 from polaris_spark.system.realms import REALM_FORMAT, RealmState
-from polaris_spark.testing.waiting import wait_until
+from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.access.world import World
 from tests.cli.catalogs import run
 from tests.queue.conftest import Counted
 from tests.queue.test_access import ask
 from tests.queue.test_policies import create
 from tests.queue.test_queue import history
-from tests.server.servers import Server
+from tests.server.conftest import ADMINISTRATOR
+from tests.server.servers import Remote, Server, token_file
 from tests.server.test_open_realms import with_record
 
 
@@ -146,6 +149,17 @@ def test_a_realm_whose_task_takes_long_does_not_delay_the_others(lake: Lake, cou
         wait_until(lambda: len(lake.runs("a")) == 2, "the slow realm had its turn")
 
 
+def test_the_next_task_of_a_realm_does_not_wait_for_the_next_look(lake: Lake, counted: Counted) -> None:
+    counted.meanwhile = lambda _: time.sleep(0.3)
+    for _ in range(3):
+        lake.enqueue("a")
+    with (
+        open_store(lake.store) as opened,
+        WorkerThread(RealmsWorker(opened, lake.properties()), poll_seconds=10 * PATIENCE_S),
+    ):
+        wait_until(lambda: len(counted.calls) == 3, "all tasks have run")
+
+
 @pytest.fixture
 def world(tmp_path: Path) -> Any:
     with closing(World(tmp_path / "w", f"sqlite://{tmp_path}/store.db")) as made:
@@ -175,6 +189,19 @@ def test_a_task_from_before_the_access_control_does_not_run_in_any_realm(
     assert run("bootstrap", lake.store, "--principal", "root").code == 0
     assert lake.run_due() == 1
     assert counted.calls == []
+
+
+def test_a_token_of_a_server_is_no_login_to_a_realm_that_gets_access_control_later(
+    lake: Lake, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokens = token_file(tmp_path, {"root": f"{ADMINISTRATOR} administrator"})
+    with Server(lake.store, "--warehouse", str(tmp_path / "w"), "--token-file", str(tokens)) as server:
+        body = json.dumps({"arguments": {"procedure": "expire", "attempts": 1}})
+        path = "polaris-spark/v1/procedures/enqueue"
+        assert Remote(server.uri, ADMINISTRATOR).request("POST", path, body=body)[0] in (200, 202)
+    assert run("bootstrap", lake.store, "--principal", "root").code == 0
+    assert lake.run_due() == 1
+    assert "the task was added before the realm had access control" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["system.snapshot-expiry", "system.orphan-file-removal"])
@@ -214,12 +241,32 @@ def test_all_tasks_are_restricted_to_the_locations_of_their_realm(lake: Lake, tm
     assert "elsewhere" in ended.error
 
 
-def test_the_command_works_for_the_named_realms(lake: Lake) -> None:
+def test_no_task_reaches_another_realm(lake: Lake) -> None:
+    with lake.session("b"):
+        pass
+    other = {"name": "b", "deactivate": "true"}
+    with lake.session("a") as session:
+        call(session, "enqueue", procedure="purge_realm", arguments=other, attempts=1)
+        call(session, "enqueue", procedure="fsck", arguments={"only": "b"}, attempts=1)
+    assert lake.run_due() == 2
+    with lake.session("a") as session:
+        found = {one.procedure: one for one in history(session)}
+    assert {name: one.outcome for name, one in found.items()} == {"purge_realm": "failed", "fsck": "failed"}
+    assert "cannot be called over HTTP" in found["purge_realm"].error
+    assert "only the served realm" in found["fsck"].error
+    with open_store(lake.store) as opened:
+        assert opened.state("b") is RealmState.ACTIVE
+
+
+def test_the_command_works_for_the_named_realms(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
     for realm in ("a", "b", "c"):
         with lake.session(realm) as session:
             call(session, "enqueue", procedure="expire")
     assert run("work", lake.store, "--realms", "a,b", "--once").out == "2 runs\n"
     assert run("work", lake.store, "--realms", "all", "--once").out == "1 runs\n"
+    answer = run("work", lake.store, "--realms", "a,d", "--once")
+    assert (answer.code, answer.out) == (0, "0 runs\n")
+    assert "the worker skips the realm 'd': there is no realm 'd'" in caplog.text
     answer = run("work", lake.store, "--realms", "all", "--realm", "a", "--once")
     assert (answer.code, "either --realm or --realms" in answer.err) == (2, True)
 

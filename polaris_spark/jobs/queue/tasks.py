@@ -93,7 +93,8 @@ def new_task(
         due_ms=due_ms,
         attempts=attempts,
         timing=timing,
-        is_verified=session.is_verified,
+        is_verified=session.is_verified
+        and session.access.is_on,  # a token of a server is no login to the realm
     )
 
 
@@ -189,6 +190,8 @@ def _enqueue(find: Find, call: Call, arguments: Mapping[str, Any]) -> Iterable[t
         except OutcomeUnknownError:
             added = _commit(call, change)  # find out, and add the task if it was not added
     except OutcomeUnknownError as error:
+        if "operation" in arguments:  # the caller knows the id
+            raise
         raise OutcomeUnknownError(
             f"{error}; call enqueue again with the argument operation => '{id}', which adds the task at most once"
         ) from error
@@ -250,7 +253,9 @@ def _tasks(call: Call, *origins: str) -> list[QueuedTask]:
 
 
 def state_of(task: QueuedTask) -> str:
-    """Return `failed`, `running` or `waiting`."""
+    """Return `failed`, `running` or `waiting`; or `ended` for a task that is no longer in the queue."""
+    if not task.created_ms:
+        return "ended"
     return "failed" if task.has_failed else "waiting" if task.lease is None else "running"
 
 
@@ -282,10 +287,10 @@ def _task_row(task: QueuedTask) -> tuple[Any, ...]:
         state_of(task),
         task.attempt,
         task.attempts,
-        None if task.has_failed or task.lease is not None else time_of(task.next_ms),
+        time_of(task.next_ms) if state_of(task) == "waiting" else None,
         None if task.lease is None else task.lease.holder,
         task.principal or None,
-        time_of(task.created_ms),
+        time_of(task.created_ms) if task.created_ms else None,
         task.error or None,
     )
 

@@ -59,6 +59,8 @@ _COUNT = b"tasks"
 _FOLLOWED = b"policies"
 _CALLS = b"call/"
 """Beginning of the keys of ids of calls that have added tasks. The time of the id follows."""
+_FORGOTTEN = b"forgotten"
+"""Key of the time before which ids of calls may have been forgotten, in milliseconds since 1970."""
 
 
 class Moment(NamedTuple):
@@ -100,19 +102,20 @@ class AddTask(QueueChange[QueuedTask]):
     """Whether to replace a schedule of the same name."""
     id: bytes = b""
     """Id of the call that adds the task, a UUIDv7 (`commits.change.Operation.id`). If a call with this id and the same
-    principal has added a task before, no other task is added. Empty for calls without id."""
+    principal has added a task before, no other task is added; if that task is no longer in the queue, the result has no
+    time of creation. Empty for calls without id."""
     lifetime_ms: int = 0
     """Time for which ids of calls are remembered, in milliseconds."""
 
     def apply(self, state: State, prepared: Moment) -> QueuedTask:
         if not self.id:
             return self._added(state, prepared)
-        _forget_calls(state, prepared.now_ms - self.lifetime_ms)
+        floor = _forget_calls(state, prepared.now_ms - self.lifetime_ms)
         key = _CALLS + self.id + self.operation.principal.encode()
         digest = _digest_of(self.task)
         there = state.lookup(COUNTS, key)
         if there is None:
-            self._refuse_forgotten(prepared.now_ms)
+            self._refuse_forgotten(prepared.now_ms, floor)
             added = self._added(state, prepared)
             state.put(COUNTS, key, Entry(value=id_bytes(added.id) + digest))
             return added
@@ -123,17 +126,22 @@ class AddTask(QueueChange[QueuedTask]):
         id = id_from(there.value[:8])
         if state.lookup(TASKS, id_bytes(id)) is not None:
             return find_task(state, id)
-        return msgspec.structs.replace(self.task, id=id)  # it has run since
+        return msgspec.structs.replace(self.task, id=id, created_ms=0)  # it has run since, or was dropped
 
-    def _refuse_forgotten(self, now: int) -> None:
+    def _refuse_forgotten(self, now: int, floor: int) -> None:
         """Refuse an id that was made too long ago, because the task may have been added and forgotten; or in the
-        future, because it would be remembered for too long."""
-        age = now - made_ms(self.id)
-        if age > self.lifetime_ms:
+        future, because it would be remembered for too long.
+
+        Args:
+            floor: ids that were made before this time may have been forgotten, in milliseconds since 1970.
+        """
+        made = made_ms(self.id)
+        age = now - made
+        if age > self.lifetime_ms or made < floor:
             raise OutcomeUnknownError(
-                f"the operation id was made {age / 60_000:.0f} minutes ago, and is kept for "
-                f"{self.lifetime_ms / 60_000:.0f} minutes: look whether the task was added (show_queue, show_runs); "
-                "if not, use a new id"
+                f"the operation id was made {max(0, age) / 60_000:.0f} minutes ago; ids are remembered for "
+                f"{self.lifetime_ms / 60_000:.0f} minutes, or for less if another process sets a shorter lifetime: "
+                "look whether the task was added (show_queue, show_runs); if not, use a new id"
             )
         if -age > self.lifetime_ms:
             raise BadRequestError("the operation id was made in the future; use an id with the present time")
@@ -380,11 +388,19 @@ def _digest_of(task: QueuedTask) -> bytes:
     return hashlib.blake2b(repr(asked).encode(), digest_size=16).digest()
 
 
-def _forget_calls(state: State, before_ms: int) -> None:
-    """Forget ids of calls that were made before a time, some of them at once."""
+def _forget_calls(state: State, before_ms: int) -> int:
+    """Forget ids of calls that were made before a time, some of them at once. Return the time before which ids may have
+    been forgotten, by any process, in milliseconds since 1970."""
+    found = state.lookup(COUNTS, _FORGOTTEN)
+    floor = 0 if found is None else id_from(found.value)
     end = _CALLS + max(0, before_ms).to_bytes(6, "big")
-    for key, _ in state.scan(COUNTS, _CALLS, end, limit=_REMOVED_AT_ONCE):
+    old = [key for key, _ in state.scan(COUNTS, _CALLS, end, limit=_REMOVED_AT_ONCE)]
+    for key in old:
         state.remove(COUNTS, key)
+    if old and made_ms(old[-1][len(_CALLS) :]) >= floor:
+        floor = made_ms(old[-1][len(_CALLS) :]) + 1
+        state.put(COUNTS, _FORGOTTEN, Entry(value=id_bytes(floor)))
+    return floor
 
 
 def is_due(state: State, now_ms: int) -> bool:
