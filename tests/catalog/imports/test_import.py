@@ -170,7 +170,7 @@ def test_copies_with_one_uuid_in_two_places_are_two_tables(catalog: Client, root
         ("", "Cannot parse metadata"),
         ("{}", "format-version"),
         ('{"format-version": 9}', "unsupported version 9"),
-        (b"\x1f\x8bnonsense", "not a gzip file"),
+        (b"\x1f\x8bnonsense", "not a complete gzip file"),
         (b"\xff\xfe", "Cannot parse metadata"),
         ("[" * 100_000, "metadata"),
     ],
