@@ -554,7 +554,7 @@ def _tuple(name: str, hint: Any, item: Any) -> _Field:
         if singles is None:
             return [wire.pack(value, strong, weak) for value in values]
         packed = []
-        for value in values:  # as `_packer` does, but without a call for each value
+        for value in values:  # the same result as with `wire.pack`, without a call for each value
             fields = list(astuple(value))
             for position, is_weak in singles:
                 found = fields[position]

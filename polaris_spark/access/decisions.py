@@ -45,8 +45,8 @@ CALLS: Final = 8
 """Default maximum number of simultaneous calls of an authorizer. It is less than the number of threads of a server, so
 that an authorizer that does not answer leaves threads for other requests."""
 SLOW_SECONDS: Final = 0.1
-"""Age of a call from which on it counts as hanging. While the maximum number of calls is reached, requests wait for
-another call to end, and are refused as soon as a call has this age."""
+"""Age at which a call counts as slow, in seconds. While the maximum number of calls is in progress, a request waits for
+one of them to end. It is refused if the oldest of them is slow."""
 
 _KEPT: Final = 100_000
 """Maximum number of decisions that a process keeps for each authorizer."""
@@ -134,7 +134,7 @@ class _Calls:
         Args:
             timeout: maximum time to wait for the end of another call, in seconds.
         Raises:
-            AuthorizerError: the maximum number of calls is in progress, and some of them hang.
+            AuthorizerError: the maximum number of calls is in progress, and no call ended in time.
         """
         call, until = object(), time.monotonic() + timeout
         with self._ended:

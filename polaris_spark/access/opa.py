@@ -31,7 +31,7 @@ _MAX_BYTES: Final = 2**20
 _CONNECTIONS: Final = 64
 """Maximum number of connections that stay open between calls."""
 _CALLS: Final = 256
-"""Maximum number of threads of calls, including calls that took too long and whose connections are still open."""
+"""Maximum number of simultaneous calls. A call that took too long counts until its connection ends."""
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab", kw_only=True):

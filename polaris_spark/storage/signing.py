@@ -194,7 +194,7 @@ def _query(text: str) -> dict[str, str]:
 def _operation(
     request: SignRequest, bucket: str, key: str, query: Mapping[str, str], prefixes: Sequence[Prefix]
 ) -> Operation | None:
-    """Return the operation of a request; None if this server does not sign such a request.
+    """Return the S3 operation that a request calls, or None if this server does not sign such requests.
 
     Raises:
         ForbiddenError: something that the request names is not in the prefixes.

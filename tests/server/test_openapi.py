@@ -28,7 +28,7 @@ from tests.server.servers import PATIENCE, Remote, Server
 
 EXAMPLES = int(os.environ.get("POLARIS_SPARK_FUZZ_EXAMPLES", "10"))
 SAMPLE = 8
-"""The ordinary test sends one of so many systematic cases; there are more than a hundred for each operation."""
+"""The ordinary test sends about one in eight systematic cases. Each operation has more than a hundred."""
 PUBLISHED = os.environ.get("POLARIS_SPARK_OPENAPI")
 
 SCHEMA = (

@@ -136,7 +136,7 @@ def eve(spark: SparkSession, realm: Realm, server: Server, root: str) -> str:
 
 
 def content(spark: SparkSession, root: str) -> dict[str, list[tuple[Any, ...]]]:
-    """Everything in the catalog."""
+    """Return the rows of all tables and views that Spark lists. The keys name kind and path: `TABLES shop.orders`."""
     found = {}
     for (namespace,) in rows(spark, f"SHOW NAMESPACES IN {root}"):
         for kind in ("TABLES", "VIEWS"):

@@ -93,8 +93,8 @@ def new_task(
         due_ms=due_ms,
         attempts=attempts,
         timing=timing,
-        is_verified=session.is_verified
-        and session.access.is_on,  # a token of a server is no login to the realm
+        # Without access control, the token of a server does not prove who the principal is.
+        is_verified=session.is_verified and session.access.is_on,
     )
 
 
