@@ -23,27 +23,21 @@ each entry names a module to import.
 from __future__ import annotations
 
 import importlib
-import inspect
 import struct as binary
-import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
-from msgspec.structs import astuple
 
 from polaris_spark.errors import CorruptionError, InputError, NewerFormatError, ObjectTooLargeError
 from polaris_spark.ids import MAX_ID
+from polaris_spark.pointers import Strong as Strong  # imported from here by modules that define object types
+from polaris_spark.pointers import Weak as Weak
+from polaris_spark.pointers import Wire, wire_of
 
 FORMAT = 1
 """Format byte of rows that this release writes."""
-
-Strong = Annotated[int, "strong"]
-"""A pointer that protects its target from deletion: an object id, or 0 for none."""
-
-Weak = Annotated[int, "weak"]
-"""A pointer that does not protect its target from deletion: an object id, or 0 for none."""
 
 ObjectId = Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)]
 """An object id that is not a pointer, because the object may not exist; 0 for none."""
@@ -129,7 +123,7 @@ class _Type(NamedTuple):
     name: str
     revision: int
     cls: type[msgspec.Struct]
-    wire: _Wire
+    wire: Wire
     appended: tuple[tuple[str, ...], ...]
     """Names of the fields that the latest revisions appended: one tuple per revision, the newest revision last."""
 
@@ -178,7 +172,7 @@ def object_type(
         known = _types.get(name)
         if known is not None and known.cls.__qualname__ != cls.__qualname__:
             raise InputError(f"object type {name!r} is already registered by {known.cls.__qualname__}")
-        _types[name] = _by_class[cls] = _Type(name, revision, cls, _wire(cls), appended)
+        _types[name] = _by_class[cls] = _Type(name, revision, cls, wire_of(cls), appended)
         return cls
 
     return register
@@ -412,202 +406,3 @@ def _preamble(part_0: bytes, key: str) -> tuple[int, int]:
             f"object {key} has row format {format}; this release can read only format {FORMAT}: use a newer release"
         )
     return parts, length
-
-
-# Packing replaces pointer fields by positions. msgspec encodes everything else.
-
-
-class _Wire(NamedTuple):
-    """The encoding of a struct class. `cls` is the class of the encoded form (the struct class itself if it has no
-    pointers)."""
-
-    cls: type[msgspec.Struct]
-    pack: Callable[[Any, list[int], list[int]], Any]
-    unpack: Callable[[Any, tuple[int, ...], tuple[int, ...]], Any]
-    decode: Callable[[Any], Any]
-
-
-class _Field(NamedTuple):
-    """The encoding of a field. `pack` is called only for nonempty values, because empty values contain no pointers."""
-
-    name: str
-    wire_type: Any
-    pack: Callable[[Any, list[int], list[int]], Any] | None
-    unpack: Callable[[Any, tuple[int, ...], tuple[int, ...]], Any] | None
-    is_weak: bool | None = None
-    """For a field that is a single pointer: True if it is weak, False if it is strong. None for other fields."""
-
-
-@cache
-def _wire(cls: type[msgspec.Struct]) -> _Wire:
-    hints = typing.get_type_hints(cls, include_extras=True)
-    fields = [_field(f.name, hints[f.name]) for f in msgspec.structs.fields(cls)]
-    if all(field.pack is None for field in fields):
-        same = cls
-
-        def keep(value: Any, _strong: Any, _weak: Any) -> Any:
-            return value
-
-        return _Wire(same, keep, keep, msgspec.msgpack.Decoder(same).decode)
-    defaults = {
-        f.name: _wire_default(f, info) for f, info in zip(fields, msgspec.structs.fields(cls), strict=True)
-    }
-    shape = [
-        (f.name, f.wire_type)
-        if defaults[f.name] is msgspec.NODEFAULT
-        else (f.name, f.wire_type, defaults[f.name])
-        for f in fields
-    ]
-    wire = msgspec.defstruct(cls.__name__ + "Wire", shape, array_like=True, frozen=True, gc=False)
-    return _Wire(wire, _packer(cls, fields), _unpacker(cls, fields), msgspec.msgpack.Decoder(wire).decode)
-
-
-def _wire_default(field: _Field, info: msgspec.structs.FieldInfo) -> Any:
-    """Return the default of a field in encoded form. It is used for rows of a revision that lacks the field."""
-    if info.default_factory is not msgspec.NODEFAULT:
-        return msgspec.field(default_factory=info.default_factory)
-    if info.default is msgspec.NODEFAULT or field.pack is None or not info.default:
-        return info.default
-    return msgspec.convert(field.pack(info.default, [], []), field.wire_type)
-
-
-def _packer(cls: type[msgspec.Struct], fields: list[_Field]) -> Callable[[Any, list[int], list[int]], Any]:
-    pointing = [(at, field.pack, field.is_weak) for at, field in enumerate(fields) if field.pack is not None]
-    blank = None if any(info.required for info in msgspec.structs.fields(cls)) else cls()
-    blank_values = () if blank is None else astuple(blank)
-
-    def pack(value: Any, strong: list[int], weak: list[int]) -> Sequence[Any]:
-        if value == blank:  # most indexes and logs of most tables are blank, and so contain no pointers
-            return blank_values
-        values = list(astuple(value))
-        for position, pack_field, is_weak in pointing:
-            found = values[position]
-            if not found:
-                continue
-            if is_weak is None:
-                values[position] = pack_field(found, strong, weak)
-            else:  # does what `pack_field` does, but without a call, because most pointing fields are single pointers
-                ids = weak if is_weak else strong
-                ids.append(found)
-                values[position] = len(ids)
-        return values
-
-    return pack
-
-
-def _unpacker(cls: type[msgspec.Struct], fields: list[_Field]) -> Callable[[Any, Any, Any], Any]:
-    names = [field.name for field in fields]
-    by_name = any(p.kind is p.KEYWORD_ONLY for p in inspect.signature(cls).parameters.values())
-    pointing = [(position, field.unpack) for position, field in enumerate(fields) if field.unpack is not None]
-
-    def unpack(value: Any, strong: tuple[int, ...], weak: tuple[int, ...]) -> Any:
-        values = list(astuple(value))
-        for position, unpack_field in pointing:
-            values[position] = unpack_field(values[position], strong, weak)
-        return cls(**dict(zip(names, values, strict=True))) if by_name else cls(*values)
-
-    return unpack
-
-
-def _field(name: str, hint: Any) -> _Field:
-    if hint in (Strong, Weak):
-        return _pointer(name, weak=hint == Weak)
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin is tuple and len(args) == 2 and args[1] is Ellipsis:
-        return _tuple(name, hint, args[0])
-    inner = _struct_of(hint)
-    if inner is not None and _wire(inner).cls is not inner:
-        return _nested(name, _wire(inner))
-    return _Field(name, hint, None, None)
-
-
-def _struct_of(hint: Any) -> type[msgspec.Struct] | None:
-    """Return the struct class in the type `Struct` or `Struct | None`; None for other types."""
-    found = [
-        a for a in (typing.get_args(hint) or (hint,)) if isinstance(a, type) and issubclass(a, msgspec.Struct)
-    ]
-    return found[0] if len(found) == 1 and typing.get_origin(hint) is not tuple else None
-
-
-def _pointer(name: str, *, weak: bool) -> _Field:
-    def pack(id: int, strong_ids: list[int], weak_ids: list[int]) -> int:
-        ids = weak_ids if weak else strong_ids
-        ids.append(id)
-        return len(ids)
-
-    def unpack(position: int, strong_ids: tuple[int, ...], weak_ids: tuple[int, ...]) -> int:
-        return (weak_ids if weak else strong_ids)[position - 1] if position else 0
-
-    return _Field(name, int, pack, unpack, is_weak=weak)
-
-
-def _tuple(name: str, hint: Any, item: Any) -> _Field:
-    if item in (Strong, Weak):
-        return _pointers(name, weak=item == Weak)
-    inner = _struct_of(item)
-    if inner is None or _wire(inner).cls is inner:
-        return _Field(name, hint, None, None)
-    wire = _wire(inner)
-    singles = _single_pointers(inner)
-
-    def pack(values: Collection[Any], strong: list[int], weak: list[int]) -> Any:
-        if singles is None:
-            return [wire.pack(value, strong, weak) for value in values]
-        packed = []
-        for value in values:  # the same result as with `wire.pack`, without a call for each value
-            fields = list(astuple(value))
-            for position, is_weak in singles:
-                found = fields[position]
-                if found:
-                    ids = weak if is_weak else strong
-                    ids.append(found)
-                    fields[position] = len(ids)
-            packed.append(fields)
-        return packed
-
-    def unpack(values: Collection[Any], strong: tuple[int, ...], weak: tuple[int, ...]) -> Any:
-        return tuple([wire.unpack(value, strong, weak) for value in values]) if values else ()
-
-    return _Field(name, tuple[wire.cls, ...], pack, unpack)  # type: ignore[name-defined]  # made at run time
-
-
-def _single_pointers(cls: type[msgspec.Struct]) -> list[tuple[int, bool]] | None:
-    """Return (position, whether it is weak) of each field of a class that is a pointer. Return None if other fields
-    contain pointers, too."""
-    hints = typing.get_type_hints(cls, include_extras=True)
-    fields = [_field(f.name, hints[f.name]) for f in msgspec.structs.fields(cls)]
-    pointing = [(at, field.is_weak) for at, field in enumerate(fields) if field.pack is not None]
-    singles = [(at, is_weak) for at, is_weak in pointing if is_weak is not None]
-    return singles if len(singles) == len(pointing) else None
-
-
-def _pointers(name: str, *, weak: bool) -> _Field:
-    def pack(ids: tuple[int, ...], strong_ids: list[int], weak_ids: list[int]) -> Sequence[int]:
-        if not any(ids):
-            return ids
-        target = weak_ids if weak else strong_ids
-        if 0 not in ids:
-            first = len(target) + 1
-            target.extend(ids)
-            return list(range(first, first + len(ids)))
-        positions = []
-        for id in ids:
-            if id:
-                target.append(id)
-            positions.append(len(target) if id else 0)
-        return positions
-
-    def unpack(
-        positions: list[int], strong_ids: tuple[int, ...], weak_ids: tuple[int, ...]
-    ) -> tuple[int, ...]:
-        ids = weak_ids if weak else strong_ids
-        return tuple([ids[position - 1] if position else 0 for position in positions])
-
-    return _Field(name, list[int], pack, unpack)
-
-
-def _nested(name: str, wire: _Wire) -> _Field:
-    def unpack(value: Any, strong: tuple[int, ...], weak: tuple[int, ...]) -> Any:
-        return None if value is None else wire.unpack(value, strong, weak)
-
-    return _Field(name, wire.cls | None, wire.pack, unpack)
