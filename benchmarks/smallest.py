@@ -12,9 +12,9 @@ from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.settings import CommitSettings
 from polaris_spark.commits.state import State
-from polaris_spark.config import StoreURI
 from polaris_spark.index import Entry
 from polaris_spark.objects import object_type
+from polaris_spark.store_uris import StoreURI
 from polaris_spark.system.connections import connect_store
 
 _REALM = "smallest"

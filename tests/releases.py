@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from polaris_spark.backends import open_backend
-from polaris_spark.config import StoreURI
 from polaris_spark.objects import known_types
 from polaris_spark.store.references import new_version
+from polaris_spark.store_uris import StoreURI
 from polaris_spark.system.realms import FIRST_FORMAT
 from polaris_spark.system.stores import system_references
 

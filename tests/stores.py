@@ -18,9 +18,9 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from polaris_spark.backends import open_backend
-from polaris_spark.config import StoreURI
 from polaris_spark.databases import BUILT_IN, FILE_SCHEMES
 from polaris_spark.errors import StateError
+from polaris_spark.store_uris import StoreURI
 from polaris_spark.testing.server import Server
 from tests.servers import SERVERS, server_class
 from tests.servers.postgresql import PostgreSQL

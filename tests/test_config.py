@@ -6,9 +6,10 @@ import os
 
 import pytest
 
-from polaris_spark.config import Properties, Secret, StoreURI
+from polaris_spark.config import Properties
 from polaris_spark.errors import InputError, StoreURIError
 from polaris_spark.property_values import duration_ms, size_bytes
+from polaris_spark.store_uris import Secret, StoreURI
 
 SECRET = "open-sesame-42"
 

@@ -13,7 +13,7 @@ from google.cloud.bigtable_v2 import types
 
 from benchmarks.bare import REALM
 from polaris_spark.backends.base import ReferenceRow
-from polaris_spark.config import StoreURI
+from polaris_spark.store_uris import StoreURI
 
 _CELL_MICROS = 1_000
 _SERVICE = "/google.bigtable.v2.Bigtable/"

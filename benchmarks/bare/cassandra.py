@@ -13,7 +13,7 @@ from cassandra.query import tuple_factory
 
 from benchmarks.bare import REALM
 from polaris_spark.backends.base import ReferenceRow
-from polaris_spark.config import StoreURI
+from polaris_spark.store_uris import StoreURI
 
 _SWAP = (
     'UPDATE "{0}".references SET version = ?, value = ? WHERE realm = ? AND name = ? '

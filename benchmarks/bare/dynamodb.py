@@ -9,7 +9,7 @@ from botocore.config import Config
 
 from benchmarks.bare import REALM
 from polaris_spark.backends.base import ReferenceRow
-from polaris_spark.config import StoreURI
+from polaris_spark.store_uris import StoreURI
 
 _CONNECTIONS = 64
 

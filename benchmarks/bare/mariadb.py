@@ -9,7 +9,7 @@ from pymysql.constants import CLIENT
 
 from benchmarks.bare import REALM
 from polaris_spark.backends.base import ReferenceRow
-from polaris_spark.config import StoreURI
+from polaris_spark.store_uris import StoreURI
 
 _KEY = "realm = _binary %s AND name = _binary %s"
 _UPDATE = f"UPDATE `references` SET version = %s, value = %s WHERE {_KEY} AND version = %s"

@@ -10,7 +10,7 @@ from benchmarks.bare import REALM
 from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.backends.rocksdb import sharing
 from polaris_spark.backends.rocksdb.keys import packed, row_prefix, version_of
-from polaris_spark.config import StoreURI
+from polaris_spark.store_uris import StoreURI
 
 
 def open_bare(uri: str) -> BareRocksDB:

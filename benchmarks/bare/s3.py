@@ -13,7 +13,7 @@ from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.backends.objectstore import keys
 from polaris_spark.backends.objectstore.keys import StoredReference
 from polaris_spark.backends.objectstore.settings import Settings
-from polaris_spark.config import StoreURI
+from polaris_spark.store_uris import StoreURI
 
 _TIMEOUT = timedelta(seconds=10)
 

@@ -6,7 +6,7 @@ import sqlite3
 
 from benchmarks.bare import REALM
 from polaris_spark.backends.base import ReferenceRow
-from polaris_spark.config import StoreURI
+from polaris_spark.store_uris import StoreURI
 
 _SWAP = 'UPDATE "references" SET version = ?, value = ? WHERE realm = ? AND name = ? AND version = ?'
 _READ = 'SELECT version FROM "references" WHERE realm = ? AND name = ?'

@@ -31,9 +31,9 @@ from polaris_spark.backends.base import (
 )
 from polaris_spark.backends.chunks import runs
 from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows, distinct
-from polaris_spark.config import StoreURI, refuse_unknown_options
 from polaris_spark.databases import Database
 from polaris_spark.errors import NoStoreError, OutcomeUnknownError, StateError, StoreURIError, TryAgainError
+from polaris_spark.store_uris import StoreURI, refuse_unknown_options
 
 DATABASE = Database("polaris_spark_lmdb", "path", files=("",))
 MAP_BYTES = 1 << 38  # address space, not disk

@@ -12,8 +12,8 @@ from polaris_spark.access.credentials import Credentials
 from polaris_spark.access.reading import access_head, authenticate
 from polaris_spark.access.rows import ACCESS, HashedSecret, Principal
 from polaris_spark.access.rules import Rules
-from polaris_spark.config import Secret
 from polaris_spark.errors import ForbiddenError
+from polaris_spark.store_uris import Secret
 from polaris_spark.system.registry import References
 
 R = TypeVar("R")

@@ -8,9 +8,9 @@ import secrets
 from typing import Final, NamedTuple
 
 from polaris_spark.access.rows import HashedSecret, Principal
-from polaris_spark.config import Secret
 from polaris_spark.errors import InputError
 from polaris_spark.names import problem_of
+from polaris_spark.store_uris import Secret
 
 _COST: Final = 2**14
 _BLOCK_SIZE: Final = 8

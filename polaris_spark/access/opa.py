@@ -22,9 +22,9 @@ from requests.adapters import HTTPAdapter
 from urllib3.exceptions import HTTPError
 
 from polaris_spark.access.authorizers import AuthorizerError, Question, Securable
-from polaris_spark.config import Secret
 from polaris_spark.errors import InputError
 from polaris_spark.property_values import is_loopback
+from polaris_spark.store_uris import Secret
 
 _MAX_BYTES: Final = 2**20
 """Maximum size of an answer, in bytes."""

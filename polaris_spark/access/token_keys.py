@@ -33,9 +33,9 @@ from polaris_spark.clock import Clock
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import CommitReader, State
-from polaris_spark.config import Secret
 from polaris_spark.errors import InputError
 from polaris_spark.index import Entry
+from polaris_spark.store_uris import Secret
 from polaris_spark.system.registry import References
 
 ALGORITHM: Final = "EdDSA"

@@ -38,8 +38,8 @@ from polaris_spark.access.token_keys import (
 )
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import CommitReader
-from polaris_spark.config import Secret
 from polaris_spark.errors import BadRequestError, InputError, NotAuthorizedError
+from polaris_spark.store_uris import Secret
 from polaris_spark.system.registry import References
 
 LIFETIME_SECONDS: Final = 3_600

@@ -11,9 +11,9 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol, cast
 
-from polaris_spark.config import Secret, StoreURI
 from polaris_spark.databases import database_of, known_schemes
 from polaris_spark.errors import MissingLibraryError, StoreURIError
+from polaris_spark.store_uris import Secret, StoreURI
 
 if TYPE_CHECKING:
     from polaris_spark.backends.base import Backend

@@ -27,8 +27,8 @@ from polaris_spark.backends.base import (
     Table,
 )
 from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows, distinct
-from polaris_spark.config import StoreURI, refuse_unknown_options
 from polaris_spark.errors import StateError
+from polaris_spark.store_uris import StoreURI, refuse_unknown_options
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,10 +7,10 @@ from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from polaris_spark.backends import Options
-from polaris_spark.config import Secret, StoreURI, is_driver_text, refuse_unknown_options
 from polaris_spark.errors import InputError, StoreURIError
 from polaris_spark.property_values import duration_ms
 from polaris_spark.secret_options import without_secrets
+from polaris_spark.store_uris import Secret, StoreURI, is_driver_text, refuse_unknown_options
 
 _LONGEST_MS: Final = 2**31
 _HOST: Final = re.compile(r"(?P<host>\[[^\[\]]+\]|[^:\[\]/?@,]+)(:(?P<port>[0-9]{1,5}))?", re.ASCII)

@@ -45,9 +45,9 @@ def bootstrap(
     from polaris_spark.cli.stores import store_options
     from polaris_spark.commits.change import Operation
     from polaris_spark.commits.settings import CommitSettings
-    from polaris_spark.config import StoreURI
     from polaris_spark.rest.opening import QUOTAS, check_principal, os_user
     from polaris_spark.spark.options import refuse_memory
+    from polaris_spark.store_uris import StoreURI
     from polaris_spark.system.connections import connect_store
     from polaris_spark.system.features import ACCESS_CONTROL, require_feature
 

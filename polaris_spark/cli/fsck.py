@@ -36,10 +36,10 @@ def fsck(
 ) -> None:
     """Find all rows that are damaged, missing or inconsistent with other rows; exit code 1 if there are any."""
     from polaris_spark.cli.stores import store_options
-    from polaris_spark.config import StoreURI
     from polaris_spark.maintenance.fsck.ahead import repair as repair_clock
     from polaris_spark.maintenance.fsck.checker import RealmCheck
     from polaris_spark.spark.options import refuse_memory
+    from polaris_spark.store_uris import StoreURI
     from polaris_spark.system.stores import check_store, open_checked, system_references
 
     def check(backend: Backend) -> None:

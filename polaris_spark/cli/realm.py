@@ -349,8 +349,8 @@ def connected(uri: str, password: str | None, *, create: bool) -> Iterator[Store
         NewerFormatError: a newer release created the store.
     """
     from polaris_spark.cli.stores import store_options
-    from polaris_spark.config import StoreURI
     from polaris_spark.spark.options import refuse_memory
+    from polaris_spark.store_uris import StoreURI
     from polaris_spark.system.connections import connect_store
 
     parsed = StoreURI.parse(uri)

@@ -315,8 +315,8 @@ def _issuing(token_key: str | None, lifetime: str) -> Issuing | None:
     if token_key is None:
         return None
     from polaris_spark.access.token_keys import ServerKey
-    from polaris_spark.config import Secret
     from polaris_spark.server import Issuing
+    from polaris_spark.store_uris import Secret
 
     if not token_key.startswith("env:"):
         raise InputError(

@@ -18,11 +18,12 @@ from polaris_spark.commits.head_reader import refuse_moved
 from polaris_spark.commits.rows import Head
 from polaris_spark.commits.settings import CommitSettings
 from polaris_spark.commits.state import CommitReader
-from polaris_spark.config import Properties, Secret, StoreURI
+from polaris_spark.config import Properties
 from polaris_spark.errors import InputError, NotFoundError, RealmStateError
 from polaris_spark.secret_options import REFERENCE, is_secret
 from polaris_spark.spark.options import refuse_memory
 from polaris_spark.store.objects import ObjectStore
+from polaris_spark.store_uris import Secret, StoreURI
 from polaris_spark.system.connections import StoreConnection, connect_store
 from polaris_spark.system.realms import RealmRecord, RealmState
 from polaris_spark.system.reference_reader import ReferenceReader

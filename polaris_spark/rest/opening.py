@@ -28,7 +28,7 @@ from polaris_spark.clock import Clock, SystemClock
 from polaris_spark.commit_notes import checked
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.settings import CommitSettings
-from polaris_spark.config import Properties, StoreURI, texts_of
+from polaris_spark.config import Properties, texts_of
 from polaris_spark.errors import InputError, NotAuthorizedError, NotFoundError, StateError, StoreURIError
 from polaris_spark.names import problem_of
 from polaris_spark.rest.catalog_rules import realm_catalogs
@@ -36,6 +36,7 @@ from polaris_spark.rest.handler import ROUTER
 from polaris_spark.rest.router import Router
 from polaris_spark.rest.session import Session
 from polaris_spark.store.cache import process_cache
+from polaris_spark.store_uris import StoreURI
 from polaris_spark.system.connections import StoreConnection, connect_store
 from polaris_spark.system.realms import RealmRecord
 from polaris_spark.system.registry import References

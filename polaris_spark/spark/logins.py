@@ -13,10 +13,10 @@ from polaris_spark.access.scopes import Scope, scope_of
 from polaris_spark.catalog.catalogs.references import ACCESS
 from polaris_spark.clock import SystemClock
 from polaris_spark.commits.state import CommitReader
-from polaris_spark.config import Secret
 from polaris_spark.errors import NotAuthorizedError, RealmStateError, ReferenceGoneError
 from polaris_spark.names import MAIN
 from polaris_spark.spark.realm_reader import ReadStore, RealmReader
+from polaris_spark.store_uris import Secret
 
 if TYPE_CHECKING:
     from polaris_spark.access.rows import Principal

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from polaris_spark.commits.as_of import AsOf
-from polaris_spark.config import Properties, Secret, StoreURI, refuse_unlisted_variables
+from polaris_spark.config import Properties, refuse_unlisted_variables
 from polaris_spark.errors import InputError
 from polaris_spark.names import MAIN
+from polaris_spark.store_uris import Secret, StoreURI
 
 DESCRIPTIONS = {
     "store": "URI of the store, such as sqlite:///path/catalog.db; without a password",

@@ -18,13 +18,13 @@ from polaris_spark.clock import SystemClock
 from polaris_spark.commits.as_of import AsOf
 from polaris_spark.commits.rows import Head
 from polaris_spark.commits.state import CommitReader
-from polaris_spark.config import StoreURI
 from polaris_spark.errors import InputError, NotFoundError, ReferenceGoneError, StoreURIError
 from polaris_spark.names import is_transaction
 from polaris_spark.spark import python_workers
 from polaris_spark.spark.options import StoreLocation, refuse_memory
 from polaris_spark.store.cache import process_cache
 from polaris_spark.store.objects import ObjectStore
+from polaris_spark.store_uris import StoreURI
 from polaris_spark.system.realms import RealmRecord, Realms
 from polaris_spark.system.reference_reader import ReferenceReader
 from polaris_spark.system.registrations import REFERENCES, ROOT, Registered, listed_in, registered_by

@@ -14,10 +14,11 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from polaris_spark.config import Secret, StoreURI, texts_of
+from polaris_spark.config import texts_of
 from polaris_spark.errors import InputError, StateError
 from polaris_spark.secret_options import REFERENCE, holds_secret, is_secret, without_secrets
 from polaris_spark.spark.session_checks import check_at_start, check_properties, has_package
+from polaris_spark.store_uris import Secret, StoreURI
 
 log = logging.getLogger(__name__)
 

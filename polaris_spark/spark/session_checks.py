@@ -15,9 +15,10 @@ from pyspark.sql import SparkSession
 
 from polaris_spark.backends import require_backend
 from polaris_spark.catalog.entities.properties import given_by
-from polaris_spark.config import Properties, StoreURI
+from polaris_spark.config import Properties
 from polaris_spark.errors import NoStoreError, StateError, StoreURIError
 from polaris_spark.secret_options import REFERENCE
+from polaris_spark.store_uris import StoreURI
 from polaris_spark.system.connections import connect_store
 
 _IMPORTABLE = "import importlib.util, sys; sys.exit(importlib.util.find_spec('polaris_spark') is None)"

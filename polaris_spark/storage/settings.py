@@ -13,11 +13,11 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from polaris_spark.catalog.files.locations import is_below_any, segments
-from polaris_spark.config import Secret
 from polaris_spark.errors import BadRequestError, InputError
 from polaris_spark.property_values import duration_ms, role_arn
 from polaris_spark.secret_options import REFERENCE
 from polaris_spark.storage.prefixes import Prefix
+from polaris_spark.store_uris import Secret
 
 _REGION: Final = re.compile(r"[a-z0-9-]{1,40}")
 _LEAST_SECONDS: Final = 900

@@ -18,12 +18,12 @@ from polaris_spark.backends.base import Backend
 from polaris_spark.clock import Clock, SystemClock
 from polaris_spark.commits.mailbox import mailbox_of
 from polaris_spark.commits.settings import CommitSettings, FileWriter
-from polaris_spark.config import StoreURI
 from polaris_spark.errors import RealmStateError
 from polaris_spark.ids import IdGenerator
 from polaris_spark.objects import known_types
 from polaris_spark.store.cache import process_cache
 from polaris_spark.store.objects import ObjectStore
+from polaris_spark.store_uris import StoreURI
 from polaris_spark.system.leases import NodeLeases
 from polaris_spark.system.realms import RealmRecord, Realms, ServingRealm
 from polaris_spark.system.registry import References

@@ -10,9 +10,9 @@ import msgspec
 from polaris_spark.backends import Options, open_backend
 from polaris_spark.backends.base import Backend
 from polaris_spark.clock import Clock
-from polaris_spark.config import StoreURI
 from polaris_spark.errors import NewerFormatError, NoStoreError
 from polaris_spark.store.references import ReferenceStore
+from polaris_spark.store_uris import StoreURI
 
 SYSTEM_REALM: Final = "::system::"
 """Realm that holds the store's own records. Realm names that begin with `::` are reserved."""

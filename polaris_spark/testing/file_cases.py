@@ -14,8 +14,8 @@ from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import ObjectKey, ObjectRow, ReferenceRow, Swapped
 from polaris_spark.backends.traces import is_database, is_store_folder
 from polaris_spark.catalog.files.store_files import StoreFiles
-from polaris_spark.config import StoreURI
 from polaris_spark.errors import PolarisError
+from polaris_spark.store_uris import StoreURI
 from polaris_spark.testing.processes import in_processes
 from polaris_spark.testing.stores import StoreCases, row
 

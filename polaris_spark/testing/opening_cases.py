@@ -9,8 +9,8 @@ import pytest
 
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow
-from polaris_spark.config import StoreURI
 from polaris_spark.errors import InputError, NoStoreError, StateError, StoreURIError
+from polaris_spark.store_uris import StoreURI
 from polaris_spark.testing.processes import in_processes, in_threads, rows, set_up_store
 from polaris_spark.testing.stores import StoreCases, row, with_options
 

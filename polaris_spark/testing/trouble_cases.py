@@ -19,8 +19,8 @@ import pytest
 
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, Conflict, ObjectKey, ObjectRow, ReferenceRow, Swapped
-from polaris_spark.config import StoreURI
 from polaris_spark.errors import OutcomeUnknownError, StateError, StoreURIError, TryAgainError
+from polaris_spark.store_uris import StoreURI
 from polaris_spark.testing.processes import Tally, in_threads, increments, rows
 from polaris_spark.testing.proxy import LOST_ANSWERS, NONE, SILENCE, UNHEARD_ANSWERS, FaultyProxy
 from polaris_spark.testing.server import ReservedPort, Server

@@ -27,8 +27,8 @@ from polaris_spark.access.token_keys import (
 from polaris_spark.access.tokens import TokenIssuer, VerifiedToken, scope_of, verify_token
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
-from polaris_spark.config import Secret
 from polaris_spark.errors import InputError, NotAuthorizedError
+from polaris_spark.store_uris import Secret
 from polaris_spark.system.registry import References
 
 DONE = Operation(b"", "root")

@@ -14,9 +14,9 @@ from polaris_spark.access import securables
 from polaris_spark.access.credentials import Credentials
 from polaris_spark.access.privileges import PRIVILEGES, implied
 from polaris_spark.catalog.rows import TABLE
-from polaris_spark.config import Secret
 from polaris_spark.errors import NotAuthorizedError
 from polaris_spark.extension.management_access import ROUTES
+from polaris_spark.store_uris import Secret
 from tests.access.world import User, World
 
 M = "api/management/v1"

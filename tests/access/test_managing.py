@@ -143,7 +143,7 @@ def test_a_principal_that_must_rotate_can_do_only_that(world: World) -> None:
     assert status == 200
     world.change(Assign, RoleName("one"), principal="eve")
     from polaris_spark.access.credentials import Credentials
-    from polaris_spark.config import Secret
+    from polaris_spark.store_uris import Secret
 
     _, client, secret = body["rows"][0]
     eve = world.open(Credentials(client, Secret(secret)))

@@ -29,7 +29,6 @@ from polaris_spark.access.securables import REALM
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import entries
 from polaris_spark.commits.state import CommitReader
-from polaris_spark.config import Secret
 from polaris_spark.errors import (
     AlreadyExistsError,
     BadRequestError,
@@ -39,6 +38,7 @@ from polaris_spark.errors import (
     NotFoundError,
 )
 from polaris_spark.spark.views.content import content_json
+from polaris_spark.store_uris import Secret
 from polaris_spark.system.registry import References
 
 DONE = Operation(b"", "root")

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from polaris_spark.backends.base import Table
-from polaris_spark.config import StoreURI
 from polaris_spark.errors import OutcomeUnknownError, StateError
+from polaris_spark.store_uris import StoreURI
 from polaris_spark.testing.admin_cases import StoreAdmin
 from polaris_spark.testing.stores import TABLES
 

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from polaris_spark.backends.store_options import Given, Host, account, hosts
-from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import StoreURIError
+from polaris_spark.store_uris import Secret, StoreURI
 
 
 def given(**options: str | Secret) -> Given:

@@ -19,7 +19,6 @@ from polaris_spark.backends.objectstore import ObjectStoreBackend, keys
 from polaris_spark.backends.objectstore.cloud import CloudRequests
 from polaris_spark.backends.objectstore.requests import Mark, Requests
 from polaris_spark.backends.objectstore.settings import Settings
-from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import (
     CorruptionError,
     InputError,
@@ -28,6 +27,7 @@ from polaris_spark.errors import (
     StoreURIError,
     TryAgainError,
 )
+from polaris_spark.store_uris import Secret, StoreURI
 from polaris_spark.testing.processes import exit_status, in_processes
 from polaris_spark.testing.server import ReservedPort
 from polaris_spark.testing.stores import HOSTILE_NAMES, row

@@ -13,9 +13,9 @@ from polaris_spark import databases
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import ObjectKey, ObjectRow, Split
 from polaris_spark.backends.memory import MemoryBackend
-from polaris_spark.config import StoreURI
 from polaris_spark.databases import BUILT_IN, Database, known_schemes
 from polaris_spark.errors import MissingLibraryError, StateError, StoreURIError
+from polaris_spark.store_uris import StoreURI
 from tests.stores import DATABASES
 
 PYPROJECT = (Path(__file__).parents[2] / "pyproject.toml").read_text()

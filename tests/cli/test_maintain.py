@@ -15,10 +15,10 @@ from polaris_spark.backends import open_backend
 from polaris_spark.cli import maintain
 from polaris_spark.cli.exit_codes import PROBLEMS_FOUND
 from polaris_spark.commits.change import Operation
-from polaris_spark.config import StoreURI
 from polaris_spark.errors import InputError
 from polaris_spark.jobs.procedure import Column, Parameter, Procedure
 from polaris_spark.jobs.registry import procedures
+from polaris_spark.store_uris import StoreURI
 from tests.catalog.imports.support import table_metadata, write
 from tests.cli.catalogs import make_catalog, run
 from tests.rest.client import connect

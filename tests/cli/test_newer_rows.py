@@ -13,11 +13,11 @@ import pytest
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import ObjectKey, ObjectRow, ReferenceRow
 from polaris_spark.catalog.rows import known_kind
-from polaris_spark.config import StoreURI
 from polaris_spark.errors import NewerFormatError
 from polaris_spark.index.keys import entry_key
 from polaris_spark.store.cache import process_cache
 from polaris_spark.store.references import new_version
+from polaris_spark.store_uris import StoreURI
 from tests.cli.catalogs import make_catalog, run
 from tests.rest.client import Client, connect
 from tests.stores import StoreOn, databases

@@ -6,7 +6,7 @@ import pytest
 
 from polaris_spark.cli.options import PASSWORD_VARIABLE
 from polaris_spark.cli.stores import properties_of
-from polaris_spark.config import Secret
+from polaris_spark.store_uris import Secret
 
 STORE = {"store": "postgresql://user@host/db"}
 

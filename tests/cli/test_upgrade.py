@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from polaris_spark.backends import open_backend
-from polaris_spark.config import StoreURI
 from polaris_spark.errors import NewerFormatError
 from polaris_spark.objects import known_types
+from polaris_spark.store_uris import StoreURI
 from polaris_spark.system.features import ALL_FEATURES, FEATURES
 from polaris_spark.system.realms import FIRST_FORMAT, REALM_FORMAT, RealmRecord
 from polaris_spark.system.stores import system_references

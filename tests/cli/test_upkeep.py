@@ -13,7 +13,7 @@ import pytest
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import ObjectKey
 from polaris_spark.clock import SystemClock
-from polaris_spark.config import StoreURI
+from polaris_spark.store_uris import StoreURI
 from polaris_spark.system.realms import RealmRecord, Realms, RealmState
 from polaris_spark.system.stores import system_references
 from tests.cli.catalogs import make_catalog, run

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from multiprocessing.connection import Connection
 
 import polaris_spark
-from polaris_spark.config import Properties, Secret, StoreURI
+from polaris_spark.config import Properties
 from polaris_spark.maintenance.migration.marks import SourceRealm
 from polaris_spark.maintenance.migration.run import Migration
 from polaris_spark.rest.session import Session
+from polaris_spark.store_uris import Secret, StoreURI
 from polaris_spark.system.connections import connect_store
 from polaris_spark.system.realms import RealmState
 from polaris_spark.testing.waiting import PATIENCE_S

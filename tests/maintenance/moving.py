@@ -12,11 +12,11 @@ from polaris_spark.catalog.files.files import Files
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.settings import CommitSettings
-from polaris_spark.config import StoreURI
 from polaris_spark.errors import RealmMovedError, RealmStateError, TryAgainError
 from polaris_spark.maintenance.migration.marks import SourceRealm
 from polaris_spark.maintenance.migration.run import Migration, start_purge_of_target
 from polaris_spark.maintenance.migration.steps import MigrationStep
+from polaris_spark.store_uris import StoreURI
 from polaris_spark.system.connections import StoreConnection
 from polaris_spark.system.realms import RealmState
 from polaris_spark.system.registry import References

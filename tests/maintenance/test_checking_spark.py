@@ -11,7 +11,7 @@ from polaris_spark.backends import open_backend
 from polaris_spark.catalog.engine import LocalEngine, Reach
 from polaris_spark.catalog.files.files import Files
 from polaris_spark.clock import ManualClock
-from polaris_spark.config import Properties, StoreURI
+from polaris_spark.config import Properties
 from polaris_spark.jobs.registry import call
 from polaris_spark.maintenance.fsck.checker import RealmCheck
 from polaris_spark.maintenance.fsck.rows import Problem
@@ -19,6 +19,7 @@ from polaris_spark.spark.engine import SparkEngine
 from polaris_spark.spark.options import location_of
 from polaris_spark.store.cache import process_cache
 from polaris_spark.store.objects import ObjectStore
+from polaris_spark.store_uris import StoreURI
 from tests.maintenance.damage import Damaged, Sound, copy_rows
 from tests.maintenance.planted import stranger, view_version
 from tests.maintenance.planted_rows import (

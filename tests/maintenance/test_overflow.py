@@ -20,7 +20,6 @@ from polaris_spark.catalog.metadata.table_updates import apply_all
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import StoredObjects
-from polaris_spark.config import StoreURI
 from polaris_spark.errors import CorruptionError
 from polaris_spark.index import Branch, Entry, Index, IndexRoot, Leaf
 from polaris_spark.jobs.registry import call
@@ -30,6 +29,7 @@ from polaris_spark.maintenance.fsck.contents import WRONG_CONTENT
 from polaris_spark.objects import decode, known_types
 from polaris_spark.store.cache import ObjectCache
 from polaris_spark.store.objects import ObjectStore
+from polaris_spark.store_uris import StoreURI
 from polaris_spark.system.realms import RealmRecord, Realms
 from polaris_spark.system.stores import system_references
 from tests.maintenance.damage import NOW, Damaged, content, copy_rows, snapshot_updates

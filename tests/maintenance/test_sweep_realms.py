@@ -16,11 +16,11 @@ import polaris_spark
 from polaris_spark.backends.base import ObjectKey, ObjectRow, Split, Table
 from polaris_spark.backends.sqlite import SQLiteBackend
 from polaris_spark.clock import ManualClock
-from polaris_spark.config import StoreURI
 from polaris_spark.ids import IdParts, pack
 from polaris_spark.maintenance.periods import Policy, realm_policy
 from polaris_spark.maintenance.sweep import Rate
 from polaris_spark.maintenance.sweep_realms import RealmToSweep, sweep_realms
+from polaris_spark.store_uris import StoreURI
 from polaris_spark.system.connections import connect_store
 from polaris_spark.system.realms import REALM_FORMAT, RealmRecord, RealmState
 from polaris_spark.system.stores import system_references

@@ -20,11 +20,12 @@ from polaris_spark.cli import realms_worker
 from polaris_spark.cli.realms_worker import RealmsWorker, WorkerThread
 from polaris_spark.cli.stores import open_store
 from polaris_spark.clock import Clock, SystemClock
-from polaris_spark.config import Properties, StoreURI
+from polaris_spark.config import Properties
 from polaris_spark.jobs.procedure import Call
 from polaris_spark.jobs.registry import call
 from polaris_spark.rest.session import Session
 from polaris_spark.store.cache import process_cache
+from polaris_spark.store_uris import StoreURI
 from polaris_spark.system.connections import connect_store
 from polaris_spark.system.realms import REALM_FORMAT, RealmState
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until

@@ -20,7 +20,6 @@ from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import ReferenceRow
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.log import entries
-from polaris_spark.config import StoreURI
 from polaris_spark.errors import (
     InputError,
     NewerFormatError,
@@ -31,6 +30,7 @@ from polaris_spark.errors import (
     StoreURIError,
 )
 from polaris_spark.store.cache import ObjectCache
+from polaris_spark.store_uris import StoreURI
 from polaris_spark.system.connections import connect_store
 from polaris_spark.system.realms import RealmState
 from polaris_spark.system.stores import SYSTEM_REALM, StoreRecord, system_references

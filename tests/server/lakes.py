@@ -19,8 +19,8 @@ from polaris_spark.access.principal_changes import CreatePrincipal
 from polaris_spark.access.rows import ACCESS
 from polaris_spark.catalog.rows import NAMESPACE
 from polaris_spark.commits.change import Operation
-from polaris_spark.config import Secret
 from polaris_spark.jobs.registry import call
+from polaris_spark.store_uris import Secret
 from tests.rest.client import Client
 from tests.server.realms import KEY
 from tests.server.servers import Server, client

@@ -17,8 +17,8 @@ from polaris_spark.access.credentials import Credentials
 from polaris_spark.access.principal_changes import CreatePrincipal
 from polaris_spark.access.rows import ACCESS, SERVICE_ADMIN
 from polaris_spark.commits.change import Operation
-from polaris_spark.config import Secret
 from polaris_spark.rest.session import Session
+from polaris_spark.store_uris import Secret
 from polaris_spark.system.registry import References
 from tests.server.servers import Remote, Server
 

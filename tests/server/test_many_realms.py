@@ -15,7 +15,7 @@ import pytest
 import polaris_spark
 from polaris_spark.catalog.catalogs.catalogs import create_realm
 from polaris_spark.commits.change import Operation
-from polaris_spark.config import StoreURI
+from polaris_spark.store_uris import StoreURI
 from polaris_spark.system.connections import StoreConnection, connect_store
 from polaris_spark.system.realms import RealmState
 from polaris_spark.system.tasks import Tasks

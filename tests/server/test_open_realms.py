@@ -20,7 +20,7 @@ from polaris_spark.cli.many_realms import warn_of_unserved
 from polaris_spark.cli.stores import open_store
 from polaris_spark.clock import ManualClock, SystemClock
 from polaris_spark.commits.change import Operation
-from polaris_spark.config import Properties, StoreURI
+from polaris_spark.config import Properties
 from polaris_spark.errors import RealmStateError, TryAgainError
 from polaris_spark.extension.runs import Runs
 from polaris_spark.rest.opening import open_session
@@ -29,6 +29,7 @@ from polaris_spark.server import metrics as metrics_module
 from polaris_spark.server.metrics import Metrics
 from polaris_spark.server.served_realms import Logins, ManyRealms
 from polaris_spark.store.cache import process_cache
+from polaris_spark.store_uris import StoreURI
 from polaris_spark.system.connections import connect_store
 from polaris_spark.system.realms import REALM_FORMAT, SERVING_MS, RealmRecord, RealmState
 from polaris_spark.system.stores import system_references

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 from polaris_spark.access.credentials import Credentials
 from polaris_spark.access.principal_changes import AlterPrincipal
-from polaris_spark.config import Secret
 from polaris_spark.jobs.registry import call
+from polaris_spark.store_uris import Secret
 from polaris_spark.testing.waiting import wait_until
 from tests.server.limited import (
     ABSENT,

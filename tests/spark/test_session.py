@@ -13,7 +13,6 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from polaris_spark.config import Secret
 from polaris_spark.errors import InputError, PolarisError, StoreURIError
 from polaris_spark.spark.session import (
     ICEBERG_EXTENSIONS,
@@ -24,6 +23,7 @@ from polaris_spark.spark.session import (
     lineage_uri,
 )
 from polaris_spark.spark.session_checks import difference_of
+from polaris_spark.store_uris import Secret
 from tests import stores
 from tests.stores import StoreOn, databases
 

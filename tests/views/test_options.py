@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from pyspark import cloudpickle
 
-from polaris_spark.config import Secret
 from polaris_spark.errors import InputError, NotFoundError, RealmStateError, StoreURIError
 from polaris_spark.spark import realm_reader, views
 from polaris_spark.spark.datasource import PolarisObjects
 from polaris_spark.spark.options import LISTED_VARIABLES, StoreLocation, ViewOptions
 from polaris_spark.spark.realm_reader import open_for_reading
 from polaris_spark.spark.views import VIEWS
+from polaris_spark.store_uris import Secret
 from tests.views.catalogs import Catalog, reader, rows
 
 NAMES = ", ".join(VIEWS)

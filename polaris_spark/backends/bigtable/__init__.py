@@ -51,7 +51,7 @@ from polaris_spark.backends.bigtable.messages import (
 )
 from polaris_spark.backends.bigtable.settings import Settings
 from polaris_spark.backends.limits import check_reference, check_rows
-from polaris_spark.config import StoreURI
+from polaris_spark.store_uris import StoreURI
 
 if TYPE_CHECKING:
     import pyarrow as pa

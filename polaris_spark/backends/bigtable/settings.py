@@ -9,8 +9,8 @@ from typing import Final
 
 from polaris_spark.backends import Options
 from polaris_spark.backends.store_options import Given
-from polaris_spark.config import StoreURI
 from polaris_spark.errors import StoreURIError
+from polaris_spark.store_uris import StoreURI
 
 PREFIX: Final = "polaris_spark"
 """Default prefix of the names of a store's tables."""

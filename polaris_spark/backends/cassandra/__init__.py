@@ -59,8 +59,8 @@ from polaris_spark.backends.cassandra.scans import TOKENS, pages
 from polaris_spark.backends.cassandra.settings import Settings
 from polaris_spark.backends.chunks import chunks, sized, value_bytes
 from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows, distinct
-from polaris_spark.config import StoreURI
 from polaris_spark.errors import InputError
+from polaris_spark.store_uris import StoreURI
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,8 +9,8 @@ from typing import Final
 
 from polaris_spark.backends import Options
 from polaris_spark.backends.store_options import Given, Host, account, hosts
-from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import StoreURIError
+from polaris_spark.store_uris import Secret, StoreURI
 
 PORT: Final = 9042
 LEVELS: Final = ("SERIAL", "LOCAL_SERIAL")

@@ -37,7 +37,7 @@ from polaris_spark.backends.dynamodb.failures import ConditionFailedError
 from polaris_spark.backends.dynamodb.requests import Requests
 from polaris_spark.backends.dynamodb.settings import Settings
 from polaris_spark.backends.limits import check_place, check_realm, check_reference, check_rows
-from polaris_spark.config import StoreURI
+from polaris_spark.store_uris import StoreURI
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,8 +13,8 @@ from botocore.exceptions import BotoCoreError
 from polaris_spark.backends import Options
 from polaris_spark.backends.dynamodb.failures import check_whole
 from polaris_spark.backends.store_options import Given, endpoint
-from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import StoreURIError
+from polaris_spark.store_uris import Secret, StoreURI
 
 PREFIX: Final = "polaris_spark"
 """Default prefix of the names of a store's tables."""

@@ -39,7 +39,7 @@ from polaris_spark.backends.mariadb.connections import Connections
 from polaris_spark.backends.mariadb.failures import DUPLICATE, OVERFLOW
 from polaris_spark.backends.mariadb.session import MariaDBSession, Result, StatementFailedError
 from polaris_spark.backends.mariadb.settings import Settings
-from polaris_spark.config import StoreURI
+from polaris_spark.store_uris import StoreURI
 
 if TYPE_CHECKING:
     import pyarrow as pa

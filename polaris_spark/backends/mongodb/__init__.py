@@ -52,7 +52,7 @@ from polaris_spark.backends.limits import check_place, check_realm, check_refere
 from polaris_spark.backends.mongodb import failures, keys, scans
 from polaris_spark.backends.mongodb.connections import Connections, Documents, Opened
 from polaris_spark.backends.mongodb.settings import Settings
-from polaris_spark.config import StoreURI
+from polaris_spark.store_uris import StoreURI
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 from polaris_spark.backends import Options
 from polaris_spark.backends.store_options import Given, account, hosts
-from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import StoreURIError
+from polaris_spark.store_uris import Secret, StoreURI
 
 MOST_CONNECTIONS: Final = 1_000
 

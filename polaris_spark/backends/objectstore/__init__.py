@@ -55,9 +55,9 @@ from polaris_spark.backends.objectstore import keys, scans
 from polaris_spark.backends.objectstore.keys import StoredReference
 from polaris_spark.backends.objectstore.pack_writer import PackedRows
 from polaris_spark.backends.objectstore.requests import Mark, Requests
-from polaris_spark.config import StoreURI
 from polaris_spark.errors import TryAgainError
 from polaris_spark.forks import begin_anew_in_children
+from polaris_spark.store_uris import StoreURI
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,8 +13,8 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from polaris_spark.backends import Options
 from polaris_spark.backends.store_options import Given, endpoint
-from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import StoreURIError
+from polaris_spark.store_uris import Secret, StoreURI
 
 _OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "s3": ("connections", "endpoint", "password", "region", "timeout", "virtual-hosted"),

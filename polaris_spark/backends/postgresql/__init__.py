@@ -44,8 +44,8 @@ from polaris_spark.backends.postgresql.connections import Connections
 from polaris_spark.backends.postgresql.session import PostgreSQLSession, Statement
 from polaris_spark.backends.postgresql.settings import Settings
 from polaris_spark.backends.postgresql.statements import statements
-from polaris_spark.config import StoreURI
 from polaris_spark.errors import ObjectTooLargeError, TryAgainError
+from polaris_spark.store_uris import StoreURI
 
 if TYPE_CHECKING:
     import pyarrow as pa

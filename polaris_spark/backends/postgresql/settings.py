@@ -11,8 +11,8 @@ from psycopg.conninfo import make_conninfo
 
 from polaris_spark.backends import Options
 from polaris_spark.backends.store_options import Given, hosts
-from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import StoreURIError
+from polaris_spark.store_uris import Secret, StoreURI
 
 SCHEMA: Final = "polaris_spark"
 """Default name of the PostgreSQL schema that holds a store."""

@@ -42,8 +42,8 @@ from polaris_spark.backends.rocksdb.keys import (
     version_of,
 )
 from polaris_spark.backends.rocksdb.settings import Settings
-from polaris_spark.config import StoreURI
 from polaris_spark.errors import CorruptionError, StateError
+from polaris_spark.store_uris import StoreURI
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,7 +24,7 @@ from polaris_spark.backends.limits import check_place, check_realm, check_refere
 from polaris_spark.backends.sqlite import lookups
 from polaris_spark.backends.sqlite.connections import Connections, Settings
 from polaris_spark.clock import Clock, SystemClock
-from polaris_spark.config import StoreURI
+from polaris_spark.store_uris import StoreURI
 
 if TYPE_CHECKING:
     import pyarrow as pa

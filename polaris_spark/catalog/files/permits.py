@@ -33,8 +33,8 @@ from polaris_spark.catalog.files.locations import SAME_SCHEME
 from polaris_spark.catalog.files.paths import is_in, normal_path, segments_of, split_location
 from polaris_spark.catalog.files.store_files import StoreFiles, folded
 from polaris_spark.catalog.metadata.bounds import BOUNDS
-from polaris_spark.config import StoreURI
 from polaris_spark.errors import ForbiddenError, PolarisError
+from polaris_spark.store_uris import StoreURI
 
 
 def is_around(store: StoreURI, folder: str) -> bool:

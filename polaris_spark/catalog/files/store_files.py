@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from polaris_spark.backends.open_files import Identity, identity
 from polaris_spark.catalog.files.paths import is_in, normal_path, split_location
-from polaris_spark.config import StoreURI
 from polaris_spark.databases import database_of
+from polaris_spark.store_uris import StoreURI
 from polaris_spark.system.connections import open_stores
 
 

@@ -63,7 +63,7 @@ def demo(
     """Load 336,776 real flights into a new catalog, and show what the catalog can do."""
     from polaris_spark.cli.demo.session import DemoCatalog
     from polaris_spark.cli.stores import store_options
-    from polaris_spark.config import StoreURI
+    from polaris_spark.store_uris import StoreURI
 
     begun = time.perf_counter()
     width = None if sys.stdout.isatty() else WIDTH_OF_FILES
@@ -143,7 +143,7 @@ def _require(store: str | None) -> None:
     """Raise an error now if the demo would fail later, for example because a library is missing."""
     from polaris_spark.backends import require_backend
     from polaris_spark.cli.demo import session
-    from polaris_spark.config import StoreURI
+    from polaris_spark.store_uris import StoreURI
 
     require_matplotlib("demo")
     session.require_java()

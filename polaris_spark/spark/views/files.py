@@ -28,7 +28,6 @@ from polaris_spark.catalog.metadata.rows import Ref, Snapshot, Table
 from polaris_spark.catalog.rows import TABLE, Unloaded
 from polaris_spark.catalog.tables.metadata_files import read_text
 from polaris_spark.commits.state import StoredObjects
-from polaris_spark.config import Secret
 from polaris_spark.errors import PolarisError, UnreadableFileError
 from polaris_spark.index import Index
 from polaris_spark.spark.pruning import ANYTHING, Condition
@@ -45,6 +44,7 @@ from polaris_spark.spark.views.file_columns import CONTENTS, FILE_COLUMNS, FileR
 from polaris_spark.spark.views.file_plan import FilesPart, plan_files
 from polaris_spark.spark.views.view import ScanRequest, SystemView, Weighted
 from polaris_spark.store.objects import ObjectStore
+from polaris_spark.store_uris import Secret
 
 
 class FilesTask(NamedTuple):

@@ -16,7 +16,7 @@ from google.cloud.bigtable_v2.services.bigtable.transports.grpc import BigtableG
 
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend
-from polaris_spark.config import StoreURI
+from polaris_spark.store_uris import StoreURI
 from polaris_spark.testing.stores import with_options
 from polaris_spark.testing.waiting import until_it_works
 from tests.backends.bigtable.relay import Relay

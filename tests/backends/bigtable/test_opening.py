@@ -18,13 +18,13 @@ from google.cloud.bigtable_v2.types import Mutation
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow, Swapped
 from polaris_spark.backends.bigtable.settings import Settings
-from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import (
     OutcomeUnknownError,
     StateError,
     StoreURIError,
     TryAgainError,
 )
+from polaris_spark.store_uris import Secret, StoreURI
 from polaris_spark.testing.processes import in_threads, rows
 from polaris_spark.testing.stores import row, with_options
 from polaris_spark.testing.waiting import until_it_works

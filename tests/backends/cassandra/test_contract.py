@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from polaris_spark.backends.base import Table
-from polaris_spark.config import StoreURI
+from polaris_spark.store_uris import StoreURI
 from polaris_spark.testing.admin_cases import AdminCases, StoreAdmin
 from polaris_spark.testing.conformance import ServerConformance
 from polaris_spark.testing.server import Server

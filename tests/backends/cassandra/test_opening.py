@@ -14,8 +14,8 @@ from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, ObjectRow, Swapped
 from polaris_spark.backends.cassandra.clusters import ClusterSession
 from polaris_spark.backends.cassandra.settings import Settings
-from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import NewerFormatError, StateError, StoreURIError, TryAgainError
+from polaris_spark.store_uris import Secret, StoreURI
 from polaris_spark.testing.stores import row
 from tests.servers.cassandra import Cassandra
 

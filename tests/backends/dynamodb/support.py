@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polaris_spark.backends.dynamodb.settings import Settings
-from polaris_spark.config import StoreURI
+from polaris_spark.store_uris import StoreURI
 
 
 def parsed(text: str) -> Settings:

@@ -7,7 +7,7 @@ from typing import Any
 
 from polaris_spark.backends.dynamodb.requests import Requests
 from polaris_spark.backends.dynamodb.settings import Settings
-from polaris_spark.config import StoreURI
+from polaris_spark.store_uris import StoreURI
 from polaris_spark.testing.processes import in_threads
 from polaris_spark.testing.waiting import PATIENCE_S
 from tests.backends.interrupts import interruptions

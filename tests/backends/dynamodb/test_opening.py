@@ -10,8 +10,8 @@ import pytest
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, ObjectKey, ObjectRow
 from polaris_spark.backends.dynamodb.settings import PREFIX, Settings
-from polaris_spark.config import Secret
 from polaris_spark.errors import StateError, StoreURIError
+from polaris_spark.store_uris import Secret
 from tests.backends.dynamodb.gateway import Answer, Body, Forward, Gateway
 from tests.backends.dynamodb.support import parsed
 from tests.servers.dynamodb import DynamoDBLocal

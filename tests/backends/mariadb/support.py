@@ -9,7 +9,7 @@ from typing import Any
 import pymysql
 
 from polaris_spark.backends.base import Backend, Table
-from polaris_spark.config import StoreURI
+from polaris_spark.store_uris import StoreURI
 from polaris_spark.testing.session_cases import SessionAdmin
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.servers.mariadb import ADMIN, GUEST, MariaDB

@@ -14,8 +14,8 @@ import pytest
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, ObjectRow, Swapped
 from polaris_spark.backends.mariadb.settings import Settings
-from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import StateError, StoreURIError, TryAgainError
+from polaris_spark.store_uris import Secret, StoreURI
 from polaris_spark.testing.processes import rows
 from polaris_spark.testing.stores import row, with_options
 from tests.backends.mariadb.support import Admin, database_of, globally, of_guest, place_of

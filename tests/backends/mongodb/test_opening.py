@@ -12,8 +12,8 @@ from pymongo.database import Database
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, ReferenceRow
 from polaris_spark.backends.mongodb.settings import Settings
-from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import InputError, StoreURIError, TryAgainError
+from polaris_spark.store_uris import Secret, StoreURI
 
 
 def _told(text: str, **options: str | Secret) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from polaris_spark.backends.base import Backend, Table
-from polaris_spark.config import StoreURI
+from polaris_spark.store_uris import StoreURI
 from polaris_spark.testing.session_cases import SessionAdmin
 from polaris_spark.testing.stores import with_options
 from polaris_spark.testing.waiting import wait_until

@@ -13,10 +13,10 @@ from psycopg.conninfo import conninfo_to_dict
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend, ObjectRow, Swapped
 from polaris_spark.backends.postgresql.settings import Settings
-from polaris_spark.config import Secret, StoreURI
 from polaris_spark.errors import (
     StoreURIError,
 )
+from polaris_spark.store_uris import Secret, StoreURI
 from polaris_spark.testing.stores import row
 from tests.backends.postgresql.support import of_user, schema_of
 from tests.servers.postgresql import PostgreSQL

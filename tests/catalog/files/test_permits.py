@@ -15,9 +15,9 @@ from polaris_spark.catalog.files.folders import CHANGED, Folders
 from polaris_spark.catalog.files.paths import normal_path
 from polaris_spark.catalog.files.permits import Permit, is_around
 from polaris_spark.catalog.files.store_files import StoreFiles
-from polaris_spark.config import StoreURI
 from polaris_spark.databases import BUILT_IN, Database
 from polaris_spark.errors import ForbiddenError
+from polaris_spark.store_uris import StoreURI
 
 FOLDERS = Folders(Files({}))
 

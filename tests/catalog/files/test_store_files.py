@@ -21,9 +21,9 @@ from polaris_spark.backends.traces import is_store_folder
 from polaris_spark.catalog.files.confinement import Confinement
 from polaris_spark.catalog.files.files import Files
 from polaris_spark.catalog.files.permits import Permit
-from polaris_spark.config import StoreURI
 from polaris_spark.errors import BadRequestError, ForbiddenError, UnreadableFileError
 from polaris_spark.jobs.registry import call
+from polaris_spark.store_uris import StoreURI
 from tests.rest.client import Client, connect, table
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at locks in /proc")

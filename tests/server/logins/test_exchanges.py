@@ -11,8 +11,8 @@ import jwt
 from polaris_spark.access.changes import Assign, RoleName
 from polaris_spark.access.credentials import Credentials
 from polaris_spark.access.principal_changes import CreatePrincipal, ReplaceCredentials
-from polaris_spark.config import Secret
 from polaris_spark.jobs.registry import call
+from polaris_spark.store_uris import Secret
 from tests.server.issuers import Issuer
 from tests.server.logins.tokens import STATIC
 from tests.server.realms import CREDENTIALS, Realm, ask, exchange_form, new_realm, status_of, token_of

@@ -17,9 +17,9 @@ from polaris_spark.access.rows import ACCESS
 from polaris_spark.access.token_keys import ServerKey, token_keys
 from polaris_spark.access.tokens import TokenIssuer
 from polaris_spark.commits.change import Operation
-from polaris_spark.config import Secret
 from polaris_spark.errors import InputError, NotAuthorizedError
 from polaris_spark.rest.session import Session
+from polaris_spark.store_uris import Secret
 from polaris_spark.testing.waiting import wait_until
 from tests.server.issuers import Issuer
 from tests.server.logins.tokens import STATIC, forged

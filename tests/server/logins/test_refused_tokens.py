@@ -16,8 +16,8 @@ from polaris_spark.access.principal_changes import (
 )
 from polaris_spark.access.rows import ACCESS
 from polaris_spark.commits.change import Operation
-from polaris_spark.config import Secret
 from polaris_spark.jobs.registry import call
+from polaris_spark.store_uris import Secret
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.server.logins.tokens import forged
 from tests.server.realms import Realm, ask, credentials_form, exchange_form, new_realm, status_of, token_of
