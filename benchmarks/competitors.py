@@ -1,6 +1,7 @@
 """Processes that commit to one catalog, beside as many threads of one process, and beside as many connections of
 Iceberg's `JdbcCatalog` where it supports the database. Processes of one thread are also measured while one of them is
-stopped again and again."""
+stopped again and again, and beside as many processes that share nothing: each commits to a catalog in its own memory.
+"""
 
 from __future__ import annotations
 
@@ -166,8 +167,8 @@ def _figures(
     seconds: float,
     jdbc: Callable[[], Rate] | None,
 ) -> list[Figure]:
-    """Compare processes with one process of as many threads, with `JdbcCatalog`, and with a run in which one of the
-    processes is stopped half of the time."""
+    """Compare processes with one process of as many threads, with `JdbcCatalog`, with processes that share nothing, and
+    with a run in which one of the processes is stopped half of the time."""
     alone: list[float] = []
     longest: list[float] = []
 
@@ -187,9 +188,15 @@ def _figures(
         longest.append(max(rate.milliseconds[-1] for rate in others))
         return Rate(sum(rate.per_second for rate in others), sum(rate.failures for rate in others))
 
+    def sharing_nothing() -> Rate:
+        rates = run_processes(writers, 1, seconds, committing, catalog._replace(store="memory:"))
+        return Rate(sum(rate.per_second for rate in rates), sum(rate.failures for rate in rates))
+
     shapes = _shapes(writers)
     sides = [partial(reached, shape) for shape in shapes]
-    *samples, beside, peer = in_turns(rounds, [*sides, beside_stopped, jdbc or (lambda: Rate(0.0))])
+    *samples, beside, apart, peer = in_turns(
+        rounds, [*sides, beside_stopped, sharing_nothing, jdbc or (lambda: Rate(0.0))]
+    )
     where = f"{scheme}, {'one table' if catalog.shared else 'a table each'}"
     threads = f"ours, {shapes[-1].text}"
     figures = []
@@ -199,6 +206,8 @@ def _figures(
         if jdbc and shape.threads == 1:
             least, name = LEAST_OF_JDBC[catalog.shared], f"JdbcCatalog, {writers} connections"
             figures.append(compare(what, ours, peer, least=least, faultless=True, beside=name))
+        if shape.threads == 1:
+            figures.append(compare(what, ours, apart, beside=f"ours, {shape.text} that share nothing"))
         figures.append(_waits(shape, where))
     locks = scheme in FILE_SCHEMES  # a process that is stopped within a write keeps the lock
     figures.append(

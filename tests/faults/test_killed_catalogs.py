@@ -91,9 +91,7 @@ def check(session: Session) -> None:
     assert faults == [], "; ".join(str(row[-1]) for row in faults)
 
 
-@pytest.mark.parametrize(
-    ("scheme", "name"), shared_out(list(CHANGES), SHARED, ordinary=("sqlite", "postgresql", "file"))
-)
+@pytest.mark.parametrize(("scheme", "name"), shared_out(list(CHANGES), SHARED, ordinary=("sqlite", "file")))
 def test_a_process_may_be_killed_before_each_operation_on_the_database(
     scheme: str, name: str, store_on: StoreOn, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:

@@ -325,7 +325,7 @@ def die(uri: str, folder: Path, name: str, number: int) -> None:
 @pytest.mark.parametrize(
     ("scheme", "name"),
     [
-        *shared_out(list(OPERATIONS), SHARED, ordinary=("sqlite", "postgresql", "file")),
+        *shared_out(list(OPERATIONS), SHARED, ordinary=("sqlite", "file")),
         *(pytest.param("sqlite", name) for name in MORE_OPERATIONS),
         *(
             pytest.param(scheme, name, marks=(pytest.mark.databases, pytest.mark.exhaustive))
