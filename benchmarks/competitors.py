@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -39,6 +40,8 @@ LEAST_BESIDE_STOPPED = 0.8
 """
 MOST_WAIT_MS = 2_000.0
 """Longest time of a commit of the other processes meanwhile, in milliseconds."""
+PAUSE_MS = 30.0
+"""Pause before a commit in milliseconds, about the time that each of 32 processes waits for the others."""
 MOST_DIVIDED = 8
 """Number of writers up to which they are also divided into processes of several threads."""
 _SHARED = "shared"
@@ -62,7 +65,7 @@ def measure(
         writers: numbers of writers.
         schemes: URI schemes of the databases.
     """
-    findings: list[Finding] = []
+    findings: list[Finding] = [_cost_of_pauses(folder, rounds, seconds)]
     programs = JavaPrograms(folder)
     for scheme in schemes:
         try:
@@ -80,6 +83,27 @@ def measure(
         except (PolarisError, RuntimeError) as error:
             findings.append(LeftOut(scheme, str(error)))
     return findings
+
+
+def _cost_of_pauses(folder: Path, rounds: int, seconds: float) -> Figure:
+    """Compare the processor time of a commit after a pause with that of a commit in a loop, in one process that shares
+    nothing. The work is the same, but after a pause, the caches of the processor hold the data of other programs."""
+
+    def cost_us(pause_ms: float) -> float:
+        commits, end, used = 0, time.monotonic() + seconds, 0.0
+        while time.monotonic() < end:
+            time.sleep(pause_ms / 1_000)
+            begun = time.process_time()
+            commit(0, commits)
+            used += time.process_time() - begun
+            commits += 1
+        return used / commits * 1e6
+
+    with committing(Catalog("memory:", str(folder / "pauses"), shared=False), 0) as commit:
+        cost_us(0.0)
+        paused, loop = in_turns(rounds, [partial(cost_us, PAUSE_MS), partial(cost_us, 0.0)])
+    what = f"processor time of a commit in memory after a pause of {PAUSE_MS:g} ms, us"
+    return compare(what, paused, loop, beside="ours, in a loop", smaller=True)
 
 
 @contextmanager
