@@ -20,7 +20,7 @@ from polaris_spark.catalog.branches.merge_base import (
     reader_of,
     unmerged,
 )
-from polaris_spark.catalog.branches.states import reader_at
+from polaris_spark.catalog.branches.states import POINT, catalog_at
 from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.catalog.catalogs.references import head_name
 from polaris_spark.catalog.merges.checked_merge import (
@@ -40,8 +40,9 @@ from polaris_spark.commits.change import Operation, PrepareAgain
 from polaris_spark.commits.log import commits
 from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry
 from polaris_spark.commits.state import CommitReader, State
-from polaris_spark.errors import BadRequestError, HistoryTrimmedError
+from polaris_spark.errors import BadRequestError, HistoryTrimmedError, InputError
 from polaris_spark.index.keys import decode_key
+from polaris_spark.names import MAIN
 from polaris_spark.store.objects import ObjectStore
 
 MOST_KEPT = 10_000
@@ -210,18 +211,25 @@ def cherry_pick(catalog: Catalog, commit: str, operation: Operation, options: Op
     """Apply the changes of one commit of another branch to the branch of this catalog.
 
     Args:
-        commit: `<branch>#<commit>`, or a commit of the history of this branch.
+        commit: `<branch>#<commit or time>`, or a commit or time of the history of this branch. The name of a branch or
+            tag alone is refused: the next call could pick another commit, and the branch of a tag's commit is unknown.
     Raises:
         CheckFailedError: the branch of this catalog is protected, and a check does not hold.
-        InputError: there is no such commit.
+        InputError: `commit` is only the name of a branch or tag.
+        NotFoundError: there is no such commit.
         HistoryTrimmedError: the commit or its parent is no longer stored.
         MergeConflictError: the branch changed the same things, or files of the commit may already have been deleted.
     """
 
     def difference(view: State) -> Difference:
-        picked = reader_at(catalog, commit)
-        branch = commit.partition("#")[0] if "#" in commit else catalog.branch
-        newest = branch_of(catalog, branch)
+        at = catalog_at(catalog, commit)
+        if at.tagged or not at.is_fixed:
+            kind = "tag" if at.tagged else "branch"
+            raise InputError(
+                f"commit is {commit[:80]!r}, the name of a {kind}; it must name a commit of a branch, as in "
+                f"'{MAIN}{POINT}17': <branch>{POINT}<commit or time>"
+            )
+        picked, newest = at.head(), branch_of(catalog, at.branch)
         before = _parent(picked.store, newest.head, picked.head)
         changes = changed_entities(catalog.reader.read_shards, before.commit, picked.commit)
         gone = {
