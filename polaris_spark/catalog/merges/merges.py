@@ -17,6 +17,7 @@ from polaris_spark.catalog.branches.merge_base import (
     Ancestry,
     ancestry_of,
     merge_base,
+    own_branch,
     reader_of,
     unmerged,
 )
@@ -40,9 +41,9 @@ from polaris_spark.commits.change import Operation, PrepareAgain
 from polaris_spark.commits.log import commits
 from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry
 from polaris_spark.commits.state import CommitReader, State
-from polaris_spark.errors import BadRequestError, HistoryTrimmedError, InputError
+from polaris_spark.errors import BadRequestError, HistoryTrimmedError, InputError, NotFoundError
 from polaris_spark.index.keys import decode_key
-from polaris_spark.names import MAIN
+from polaris_spark.names import AREA, MAIN
 from polaris_spark.store.objects import ObjectStore
 
 MOST_KEPT = 10_000
@@ -71,20 +72,20 @@ def compare(catalog: Catalog, before: CommitReader, after: CommitReader) -> list
 
 
 def merge_branch(
-    catalog: Catalog, source: str, operation: Operation, options: Options, *, only_changes: bool = False
+    catalog: Catalog, source: str, operation: Operation, options: Options, *, staged: bool = False
 ) -> list[Merged]:
     """Merge a branch into the branch of this catalog.
 
     Args:
-        only_changes: whether to make no commit if the other branch has new commits, but these changed no namespace,
-            table or view.
+        staged: whether `source` must be a staging area of the branch. No commit is made then if the area has new
+            commits, but these changed no namespace, table or view.
     Raises:
         BadRequestError: `source` is the branch of this catalog.
         CheckFailedError: the branch of this catalog is protected, and a check does not hold.
         HistoryTrimmedError: the common ancestor of the branches is no longer stored; or `options.keep_log` is true, but
             the log of the other branch is no longer complete.
         MergeConflictError: both branches changed the same thing.
-        NotFoundError: the branch does not exist.
+        NotFoundError: the branch does not exist, or is a staging area of another branch.
     """
     if source == catalog.branch:
         raise BadRequestError(f"branch {source!r} cannot be merged into itself")
@@ -97,7 +98,9 @@ def merge_branch(
         changes = changed_entities(
             catalog.reader.read_shards, theirs.store.get(base.commit, Commit), theirs.commit
         )
-        ancestry = ancestry_of(theirs) if changes or not only_changes else None
+        if staged and changes:
+            _require_area_of(catalog, source, view.base, theirs)
+        ancestry = ancestry_of(theirs) if changes or not staged else None
         log: tuple[LogEntry, ...] = ()
         if options.keep_log and ancestry:
             try:
@@ -109,6 +112,20 @@ def merge_branch(
         return new_difference(catalog, changes, theirs)._replace(ancestry=ancestry, log=log)
 
     return _run(catalog, operation, options, f"merge {source}", difference)
+
+
+def _require_area_of(catalog: Catalog, area: str, base: CommitReader, theirs: CommitReader) -> None:
+    """Check that a staging area collects changes for the branch of `base`, and not for another branch that had the name
+    before, or for the branch before it was moved.
+
+    Raises:
+        NotFoundError: the area is not for this branch.
+    """
+    if own_branch(base)[0] not in ancestry_of(theirs).newest:
+        raise NotFoundError(
+            f"the staging area {area.removeprefix(AREA)!r} is not for the present branch {catalog.branch!r}, but for "
+            f"the one before it was dropped, renamed or moved; merge {area!r} into a branch, or drop it"
+        )
 
 
 def _require_as_new(base: CommitReader, theirs: CommitReader) -> None:
