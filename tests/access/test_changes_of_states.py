@@ -156,6 +156,16 @@ def test_conflicts_show_nothing_to_those_who_may_not_read_the_branch(
     assert (status, "secret" in str(answer)) == (200, True), answer
 
 
+def test_a_restored_table_has_its_owner(world: World, ann: User) -> None:
+    world.grant(["TABLE_CREATE"], world.entity("db"))
+    assert ann.status("POST", T, {"name": "own", "schema": SCHEMA}) == 200
+    for name, to in (("own", "own"), ("own", "moved")):
+        assert ann.status("DELETE", f"{T}/{name}") == 204
+        assert world.root.call("undrop", table=f"db.{name}", to=f"db.{to}")[0] == 200
+        assert world.root.call("show_owner", on="table", name=f"db.{to}")[1]["rows"][0][1] == "ann"
+        assert ann.status("GET", f"{T}/{to}") == 200
+
+
 def test_a_revert_needs_the_right_to_read_the_branch(world: World, ann: User) -> None:
     """Its result names what the commits have changed."""
     newest = str(world.root.session.catalog.head().head.number)
