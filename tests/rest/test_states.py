@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import pytest
 from pyiceberg.catalog import load_catalog
@@ -243,3 +244,15 @@ def test_pyiceberg_reads_a_tag_or_commit_by_configuration_alone(catalog: Client,
                 with pytest.raises(Exception, match="cannot be changed"):
                     then.create_namespace("other")
     assert catalog.ok("GET", "v1/namespaces")["namespaces"] == [["db"]]
+
+
+def test_the_header_names_a_branch_in_utf_8(catalog: Client, tmp_path: Path) -> None:
+    call(catalog.session, "create_branch", name="日本")
+    with Server(f"sqlite://{tmp_path / 'store.db'}", "--insecure") as server:
+        connection = http.client.HTTPConnection(urlsplit(server.uri).netloc, timeout=60)
+        connection.putrequest("GET", f"/{table('t')}")
+        connection.putheader("Polaris-State", "日本".encode())
+        connection.endheaders()
+        answer = connection.getresponse()
+        assert (answer.status, b"my.branch" in answer.read()) == (200, True)
+        connection.close()
