@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from polaris_spark.catalog.branches.archived_log import log_from
-from polaris_spark.catalog.branches.branches import branch_of
+from polaris_spark.catalog.branches.branches import branch_of, has_tag
 from polaris_spark.catalog.branches.change_log import entity_name
 from polaris_spark.catalog.branches.merge_base import (
     MERGES,
@@ -92,7 +92,7 @@ def merge_branch(
 
     def difference(view: State) -> Difference:
         view.scan(MERGES, b"", None)  # recorded: the base depends on it
-        theirs = branch_of(catalog, source)
+        theirs = _branch_to_merge(catalog, source)
         _require_as_new(view.base, theirs)
         base = merge_base(theirs.store, view.base, theirs)
         changes = changed_entities(
@@ -112,6 +112,17 @@ def merge_branch(
         return new_difference(catalog, changes, theirs)._replace(ancestry=ancestry, log=log)
 
     return _run(catalog, operation, options, f"merge {source}", difference)
+
+
+def _branch_to_merge(catalog: Catalog, source: str) -> CommitReader:
+    try:
+        return branch_of(catalog, source)
+    except NotFoundError as error:
+        if not has_tag(catalog, source):
+            raise
+        raise NotFoundError(
+            f"{error}; {source!r} is a tag: create a branch from it, and merge the branch"
+        ) from error
 
 
 def _require_area_of(catalog: Catalog, area: str, base: CommitReader, theirs: CommitReader) -> None:
@@ -208,7 +219,10 @@ def revert(catalog: Catalog, first: str, last: str, operation: Operation, option
 
     def difference(view: State) -> Difference:
         store = view.base.store
-        begin, end = (pinned(store, view.base.head, AsOf.parse(one, "commit")) for one in (first, last))
+        begin, end = (
+            pinned(store, view.base.head, AsOf.parse(text, name))
+            for text, name in ((first, "commit"), (last, "to"))
+        )
         if begin.number > end.number:
             raise BadRequestError(
                 f"commit {begin.number} comes after commit {end.number}; give the older one first"
