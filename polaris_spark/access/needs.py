@@ -18,6 +18,7 @@ class On(Enum):
     CATALOG = "the catalog"
     BRANCH = "the branch"
     AREA = "the branch of the staging area"
+    STATE = "the branch (for a tag, the catalog) of the state"
     NAMESPACE = "the namespace"
     LISTED = "the parent namespace, or the catalog"
     """The namespace in the query parameter `parent`. Without the privilege, the list contains only the namespaces that
@@ -80,7 +81,10 @@ class Need(NamedTuple):
     when: When | None = None
     """The need applies only under this condition; None if always."""
     parameter: str = ""
-    """For a procedure: name of the parameter that names the branch, namespace, table or view."""
+    """For a procedure: name of the parameter that names the branch, state, namespace, table or view."""
+    of: str = ""
+    """For a state: name of the parameter that names the branch in whose history the state is looked up; empty for the
+    session's branch."""
     through_views: bool = False
     """Whether the need is also fulfilled if the caller reads the table or view through views that it may read
     (`catalog.materialized.view_chains`)."""

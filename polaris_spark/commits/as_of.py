@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import tzinfo
+from datetime import timezone, tzinfo
 from typing import NamedTuple
 
 import msgspec
@@ -82,6 +82,21 @@ class AsOf(NamedTuple):
             raise
 
 
+def lacks_zone(text: str) -> bool:
+    """Whether a text is a time in ISO 8601 whose zone is missing."""
+    missing: list[bool] = []
+
+    def no_zone() -> tzinfo:
+        missing.append(True)
+        return timezone.utc
+
+    try:
+        iso_time_ms(text, no_zone)
+    except ValueError:
+        return False
+    return bool(missing)
+
+
 def pinned(store: ObjectStore, head: Head, as_of: AsOf | None) -> Head:
     """Return the head of a reference as it was at a point of the reference's history; `head` if the point is None.
 
@@ -147,7 +162,7 @@ def moment(store: ObjectStore, as_of: AsOf) -> int:
         if commit is not None:
             return commit.time
     raise InputError(
-        f"{as_of.option} {as_of.text!r} is not a commit: the realm has no commit with this id or number; "
+        f"{as_of.option} {as_of.text[:80]!r} is not a commit: the realm has no commit with this id or number; "
         "polaris-spark log shows the ids and numbers of commits"
     )
 
@@ -169,14 +184,14 @@ def _at(head: Head, id: int, commit: Commit) -> Head:
 
 def _trimmed(as_of: AsOf, head: Head) -> HistoryTrimmedError:
     return HistoryTrimmedError(
-        f"{as_of.option} {as_of.text!r} is before commit number {head.floor_number}, the oldest one still "
+        f"{as_of.option} {as_of.text[:80]!r} is before commit number {head.floor_number}, the oldest one still "
         "stored: the history before it was trimmed; give a later commit or time"
     )
 
 
 def _none_of(as_of: AsOf, head: Head) -> InputError:
     return InputError(
-        f"{as_of.option} {as_of.text!r} is not a commit of this history, which ends with commit {head.commit} "
+        f"{as_of.option} {as_of.text[:80]!r} is not a commit of this history, which ends with commit {head.commit} "
         f"(number {head.number})"
     )
 

@@ -370,7 +370,7 @@ REASSIGN = Procedure(
     needs=(
         Need("BRANCH_WRITE_PROPERTIES", On.BRANCH, parameter="name"),
         Need("BRANCH_MERGE", On.BRANCH, parameter="name"),
-        *reads("to"),
+        *reads("to", On.STATE, of="name"),
     ),
     comment="Move a branch of the catalog to another commit. Its own later commits are no longer in its history.",
     parameters=(

@@ -99,17 +99,22 @@ KEEP_LOG: Final = Parameter(
 MERGED: Final = columns("kind STRING, name STRING, action STRING, detail STRING")
 
 
-def reads(parameter: str = "", on: On = On.BRANCH) -> Needs:
-    """Return the privileges that a procedure needs if it brings the content of another state to a branch. Without this
-    check, grants on the branch would allow reading the content of the other state.
+def reads(parameter: str = "", on: On = On.BRANCH, *, of: str = "") -> Needs:
+    """Return the privileges that a procedure needs on a state to read all of it.
+
+    A procedure that brings the content of another state to a branch needs them on that state. Otherwise, grants on the
+    branch would allow reading the content of the other state. It also needs them on the branch, because conflicts show
+    the names and values of both sides.
 
     Args:
-        parameter: name of the parameter that names the state; empty for an earlier state of the session's branch.
-        on: `On.AREA` if the parameter names a staging area.
+        parameter: name of the parameter that names the state; empty for the session's branch and its earlier states.
+        on: `On.AREA` if the parameter names a staging area, `On.STATE` if it can name any state
+            (`catalog.branches.states`).
+        of: name of the parameter that names the branch in whose history the state is looked up; empty for the session's
+            branch.
     """
-    return (
-        Need("TABLE_READ_DATA", on, parameter=parameter),
-        Need("VIEW_READ_PROPERTIES", on, parameter=parameter),
+    return tuple(
+        Need(one, on, parameter=parameter, of=of) for one in ("TABLE_READ_DATA", "VIEW_READ_PROPERTIES")
     )
 
 
@@ -137,7 +142,7 @@ DIFF = Procedure(
 )
 MERGE = Procedure(
     name="merge",
-    needs=(Need("BRANCH_MERGE", On.BRANCH), *reads("source")),
+    needs=(Need("BRANCH_MERGE", On.BRANCH), *reads(), *reads("source")),
     comment="Merge a branch into another branch, in one commit.",
     parameters=(
         Parameter(
@@ -171,7 +176,7 @@ REVERT = Procedure(
 )
 CHERRY_PICK = Procedure(
     name="cherry_pick",
-    needs=(Need("BRANCH_MERGE", On.BRANCH), *reads("commit")),
+    needs=(Need("BRANCH_MERGE", On.BRANCH), *reads(), *reads("commit", On.STATE)),
     comment="Make the changes of one commit of another branch.",
     parameters=(
         Parameter("commit", "STRING", "the commit, as `<branch>#<number, id or time>`", required=True),

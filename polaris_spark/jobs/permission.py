@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from polaris_spark.access import securables
 from polaris_spark.access.needs import Asked, Need, Needs, On
 from polaris_spark.access.places import base_of
-from polaris_spark.catalog.branches.branches import has_tag
-from polaris_spark.catalog.branches.states import POINT
+from polaris_spark.catalog.branches.branches import branch_of, has_tag
+from polaris_spark.catalog.branches.states import catalog_at, name_of_state
 from polaris_spark.catalog.rows import NAMESPACE, TABLE, VIEW
 from polaris_spark.jobs.identifiers import levels_named
 from polaris_spark.names import AREA
@@ -35,7 +35,8 @@ def require_needs(
     Raises:
         NotAuthorizedError: the principal is not active.
         ForbiddenError: the principal lacks a privilege.
-        NotFoundError: the principal may not see what an argument names.
+        NotFoundError: the principal may not see what an argument names, or a state that an argument names does not
+            exist.
     """
     permissions = session.permissions(rotating=rotating)
     if permissions is None:
@@ -50,20 +51,34 @@ def require_needs(
 def _require(permissions: Permissions, need: Need, arguments: Mapping[str, Any]) -> None:
     catalog = permissions.catalog
     given = arguments.get(need.parameter) if need.parameter else None
-    if need.on in (On.BRANCH, On.AREA) and given is not None:
+    if need.on is On.STATE and given is not None:
+        _require_on_state(permissions, need, str(given), arguments)
+    elif need.on in (On.BRANCH, On.AREA) and given is not None:
         id = catalog.row.entity_id
-        # the branch of a state, or the area of that name
-        given = str(given).partition(POINT)[0] if need.on is On.BRANCH else f"{AREA}{given}"
+        given = str(given) if need.on is On.BRANCH else f"{AREA}{given}"
         whole = (securables.catalog(id), securables.REALM)
         # A tag may have the name of a dropped branch, whose grants do not hold for it.
         chain = whole if has_tag(catalog, given) else (securables.branch(id, given), *whole)
         permissions.require_base(need.privilege, chain, f"branch {given}")
-    elif need.on is On.BRANCH:
+    elif need.on in (On.BRANCH, On.STATE):
         permissions.require_base(need.privilege, base_of(catalog), f"branch {catalog.branch}")
     elif need.on in _OF_NAMES:
         _require_named(permissions, need, given)
     else:
         check(permissions, (need._replace(when=None),), NOTHING_ASKED, lambda _: [])
+
+
+def _require_on_state(permissions: Permissions, need: Need, given: str, arguments: Mapping[str, Any]) -> None:
+    """Check a privilege on the branch whose state an argument names. The name of the state alone does not tell the
+    branch: `17` can be a commit of the session's branch, or a branch or tag of this name."""
+    catalog = permissions.catalog
+    if need.of:
+        branch = str(arguments[need.of])
+        branch_of(catalog, branch)  # raises an error if it does not exist
+        catalog = catalog.on_branch(branch)
+    state = catalog_at(catalog, given)
+    described = f"tag {name_of_state(state)}" if state.tagged else f"branch {state.branch}"
+    permissions.require_base(need.privilege, base_of(state), described)
 
 
 _OF_NAMES: Mapping[On, bytes] = {

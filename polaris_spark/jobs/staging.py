@@ -29,7 +29,7 @@ def _commit_staged(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[A
     session, chosen = call.session, options(call, arguments)
 
     def require(target: str) -> None:
-        needs = (Need("BRANCH_MERGE", On.BRANCH, parameter="target"),)
+        needs = (Need("BRANCH_MERGE", On.BRANCH, parameter="target"), *reads("target"))
         require_needs(session, needs, {"target": target})
 
     return commit_staged(session.catalog, arguments["name"], session.operation(), chosen, require=require)
@@ -49,7 +49,14 @@ STAGE = Procedure(
 )
 COMMIT_STAGED = Procedure(
     name="commit_staged",
-    needs=(Need("", On.OWN, why="`BRANCH_MERGE` on the branch of the area"), *reads("name", On.AREA)),
+    needs=(
+        Need(
+            "",
+            On.OWN,
+            why="`BRANCH_MERGE`, `TABLE_READ_DATA` and `VIEW_READ_PROPERTIES` on the branch of the area",
+        ),
+        *reads("name", On.AREA),
+    ),
     comment="Bring all changes of a staging area to its branch, in one commit.",
     parameters=(_NAME, *CONFLICTS, KEEP_LOG),
     columns=MERGED,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from polaris_spark.access.needs import Need, On
 from polaris_spark.jobs.identifiers import levels_named
+from polaris_spark.jobs.merges import reads
 from polaris_spark.jobs.procedure import Call, Parameter, Procedure, columns
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def _name(call: Call, text: str) -> TableName:
 
 PROCEDURE = Procedure(
     name="undrop",
-    needs=(Need("TABLE_CREATE", On.BRANCH), Need("VIEW_CREATE", On.BRANCH)),
+    needs=(Need("TABLE_CREATE", On.BRANCH), Need("VIEW_CREATE", On.BRANCH), *reads()),
     comment="Restore a dropped table, view or materialized view with its last content.",
     parameters=(
         Parameter("table", "STRING", "the table or view, such as db.t", required=True),

@@ -13,7 +13,13 @@ from polaris_spark.catalog.branches.states import STATE, catalog_at, name_of_sta
 from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.catalog.entities.entities import TableName, namespace_in, table_key
 from polaris_spark.catalog.rows import NAMES, TABLE, VIEW
-from polaris_spark.errors import BadRequestError, NotFoundError
+from polaris_spark.errors import (
+    BadRequestError,
+    HistoryTrimmedError,
+    NoSuchTableError,
+    NoSuchViewError,
+    NotFoundError,
+)
 from polaris_spark.rest.access import Caller, authorize, require_role, subject_of
 from polaris_spark.rest.config import ROUTES
 from polaris_spark.rest.errors import response_of
@@ -128,20 +134,33 @@ def _resolved(
     params = match.params
     name = params.get("table") or params.get("view") or ""
     if STATE in name and "namespace" in params:  # else it is the id of a table
-        found, plain = _at_named_state(begun, namespace_in(params["namespace"]), name)
+        namespace = namespace_in(params["namespace"])
+        kind = NoSuchTableError if "table" in params else NoSuchViewError
+        loaded = kind if match.route.method == "GET" else None
+        found, plain = _at_named_state(begun, namespace, name, loaded)
         params = {key: plain if value == name else value for key, value in params.items()}
     if body and STATE in body and match.template in _NAMES_IN_BODY:
         found, body = _at_state_in_body(begun, found, params, body)
     return found, params, body
 
 
-def _at_named_state(catalog: Catalog, namespace: tuple[str, ...], name: str) -> tuple[Catalog, str]:
+def _at_named_state(
+    catalog: Catalog,
+    namespace: tuple[str, ...],
+    name: str,
+    loaded: type[NoSuchTableError] | type[NoSuchViewError] | None = None,
+) -> tuple[Catalog, str]:
     """Resolve the name `t@dev` of a table or view, which means `t` in the state `dev` (`catalog.branches.states`). If a
     table or view has the whole name `t@dev`, or the text after `@` is not the name of a state, the name stays
     unchanged.
 
+    Args:
+        loaded: class of the error for a table or view that the request loads, if its state was trimmed from the
+            history; None if the request does not load it, and so can also create a table or view of the whole name.
     Returns:
         the catalog in the state, and the name without the state.
+    Raises:
+        NoSuchTableError, NoSuchViewError: the state of what the request loads was trimmed from the history.
     """
     plain, _, state = name.rpartition(STATE)
     if not plain or not state:
@@ -152,7 +171,11 @@ def _at_named_state(catalog: Catalog, namespace: tuple[str, ...], name: str) -> 
         return catalog, name
     try:
         return catalog_at(catalog, state), plain
-    except NotFoundError:
+    except NotFoundError as error:
+        if loaded is not None and isinstance(error.__cause__, HistoryTrimmedError):
+            what = "Table" if loaded is NoSuchTableError else "View"
+            full = ".".join((*namespace, name))
+            raise loaded(f"{what} does not exist: {full}; {error.__cause__}") from error
         return catalog, name
 
 

@@ -20,6 +20,7 @@ from polaris_spark.errors import (
     UnsupportedMediaTypeError,
 )
 from polaris_spark.rest.access import is_loopback
+from polaris_spark.rest.handler import STATE_HEADER
 
 BODY_SECONDS: Final = 60.0
 """Time limit for a client to send a body, in seconds."""
@@ -75,7 +76,7 @@ def headers_of(request: Request) -> dict[str, str]:
     5.3)."""
     headers: dict[str, str] = {}
     for name, value in request.headers.items():
-        if name.startswith(HEADER):
+        if name == STATE_HEADER or name.startswith(HEADER):
             with contextlib.suppress(UnicodeDecodeError):
                 value = value.encode("latin-1").decode()  # clients send other characters than ASCII as UTF-8
         headers[name] = f"{headers[name]}, {value}" if name in headers else value

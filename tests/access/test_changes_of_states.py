@@ -15,6 +15,7 @@ from polaris_spark.jobs.registry import call
 from tests.access.world import SCHEMA, User, World
 
 T = "v1/namespaces/db/tables"
+SECRET = {"action": "set-properties", "updates": {"a": "secret"}}
 SETS = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"a": "b"}}]}
 
 
@@ -123,8 +124,46 @@ def test_a_staging_area_is_committed_only_by_those_who_may_merge_into_its_branch
     status, answer = ann.send("POST", path, body)
     assert (status, "TABLE_READ_DATA on branch +a" in str(answer)) == (403, True), answer
     world.grant(["TABLE_READ_DATA", "VIEW_READ_PROPERTIES"], world.branch("+a"))
+    status, answer = ann.send("POST", path, body)
+    assert (status, "TABLE_READ_DATA on branch main" in str(answer)) == (403, True), answer
+    world.grant(["TABLE_READ_DATA", "VIEW_READ_PROPERTIES"], world.branch("main"))
     assert ann.send("POST", path, body)[0] == 200
     assert world.root.status("GET", "v1/namespaces/staged") == 200
+
+
+@pytest.mark.parametrize("procedure", ["merge", "cherry_pick", "commit_staged"])
+def test_conflicts_show_nothing_to_those_who_may_not_read_the_branch(
+    world: World, ann: User, procedure: str
+) -> None:
+    root, branch = world.root, "+a" if procedure == "commit_staged" else "dev"
+    call(root.session, "stage" if branch == "+a" else "create_branch", name=branch.removeprefix("+"))
+    assert root.status("POST", f"{T}/t", {**SETS, "updates": [SECRET]}) == 200
+    world.grant(["CATALOG_MANAGE_CONTENT"], world.branch(branch))
+    assert ann.status("POST", f"{T}/t", SETS, polaris_state=branch) == 200
+    world.grant(["BRANCH_MERGE"], world.branch("main"))
+    [(_, number, *_)] = call(root.session, "describe_branch", name=branch)
+    arguments: dict[str, dict[str, str]] = {
+        "merge": {"source": "dev"},
+        "cherry_pick": {"commit": f"dev#{number}"},
+        "commit_staged": {"name": "a"},
+    }
+    for more in ({"dry_run": True}, {}):
+        status, answer = ann.call(procedure, **arguments[procedure], **more)
+        assert (status, "secret" in str(answer)) == (403, False), answer
+        assert "TABLE_READ_DATA on branch main" in str(answer)
+    world.grant(["TABLE_READ_DATA", "VIEW_READ_PROPERTIES"], world.branch("main"))
+    status, answer = ann.call(procedure, **arguments[procedure], dry_run=True)
+    assert (status, "secret" in str(answer)) == (200, True), answer
+
+
+def test_a_restored_table_has_its_owner(world: World, ann: User) -> None:
+    world.grant(["TABLE_CREATE"], world.entity("db"))
+    assert ann.status("POST", T, {"name": "own", "schema": SCHEMA}) == 200
+    for name, to in (("own", "own"), ("own", "moved")):
+        assert ann.status("DELETE", f"{T}/{name}") == 204
+        assert world.root.call("undrop", table=f"db.{name}", to=f"db.{to}")[0] == 200
+        assert world.root.call("show_owner", on="table", name=f"db.{to}")[1]["rows"][0][1] == "ann"
+        assert ann.status("GET", f"{T}/{to}") == 200
 
 
 def test_a_revert_needs_the_right_to_read_the_branch(world: World, ann: User) -> None:
@@ -204,3 +243,53 @@ def test_the_metadata_file_of_a_dropped_table_is_not_registered_without_rights_o
     assert ann.send("POST", "v1/namespaces/db/register-view", body)[0] == 403
     world.grant(["TABLE_READ_DATA", "VIEW_READ_PROPERTIES"])
     assert ann.send("POST", "v1/namespaces/db/register", body)[0] == 200
+
+
+def test_a_commit_or_time_is_checked_on_its_own_branch(world: World, ann: User) -> None:
+    """`4` is a commit of the session's branch, or of the branch that is moved, and no branch of this name."""
+    call(world.root.session, "create_branch", name="dev")
+    world.grant(["CATALOG_MANAGE_CONTENT", "BRANCH_FULL_METADATA"], world.branch("dev"))
+    path, on_dev = "polaris-spark/v1/procedures", {"polaris_state": "dev"}
+    assert ann.send("POST", f"{path}/cherry_pick", {"arguments": {"commit": "4"}}, **on_dev)[0] == 200
+    for to in ("4", "2999-01-01T00:00:00Z", "dev#4"):
+        status, answer = ann.call("reassign_branch", name="dev", to=to)
+        assert status == 200, (to, answer)
+    for procedure, arguments in (
+        ("cherry_pick", {"commit": "main#4"}),
+        ("reassign_branch", {"name": "dev", "to": "main#4"}),
+        ("reassign_branch", {"name": "dev", "to": "main"}),
+    ):
+        status, answer = ann.send("POST", f"{path}/{procedure}", {"arguments": arguments}, **on_dev)
+        assert (status, "TABLE_READ_DATA on branch main" in str(answer)) == (403, True), (procedure, answer)
+
+
+def test_a_grant_on_a_branch_whose_name_is_a_number_does_not_hold_for_this_commit(
+    world: World, ann: User
+) -> None:
+    number = str(world.root.session.catalog.head().head.number)
+    call(world.root.session, "create_branch", name=number)
+    world.grant(["TABLE_READ_DATA", "VIEW_READ_PROPERTIES"], world.branch(number))
+    call(world.root.session, "drop_branch", name=number)
+    call(world.root.session, "create_branch", name="mine")
+    world.grant(["BRANCH_MERGE", "BRANCH_WRITE_PROPERTIES"], world.branch("mine"))
+    for procedure, arguments in (
+        ("cherry_pick", {"commit": number, "dry_run": True}),
+        ("reassign_branch", {"name": "mine", "to": number}),
+    ):
+        path = f"polaris-spark/v1/procedures/{procedure}"
+        status, answer = ann.send("POST", path, {"arguments": arguments}, polaris_state="mine")
+        assert (status, "TABLE_READ_DATA on branch mine" in str(answer)) == (403, True), (procedure, answer)
+
+
+def test_a_dropped_table_is_restored_only_by_those_who_may_read_the_branch(world: World, ann: User) -> None:
+    assert world.root.status("DELETE", "v1/namespaces/hidden/tables/t") == 204
+    world.grant(["NAMESPACE_CREATE"])
+    world.grant(["TABLE_CREATE", "VIEW_CREATE"], world.branch("main"))
+    assert ann.status("POST", "v1/namespaces", {"namespace": ["mine"]}) == 200
+    for name in ("hidden.t", "hidden.tt"):
+        status, answer = ann.call("undrop", table=name, to="mine.t")
+        assert (status, "TABLE_READ_DATA on branch main" in str(answer)) == (403, True), answer
+    assert ann.status("GET", "v1/namespaces/mine/tables/t") == 404
+    world.grant(["TABLE_READ_DATA", "VIEW_READ_PROPERTIES"], world.branch("main"))
+    assert "similar names were dropped: hidden.t" in str(ann.call("undrop", table="hidden.tt")[1])
+    assert ann.call("undrop", table="hidden.t", to="mine.t")[0] == 200

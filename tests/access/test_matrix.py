@@ -299,6 +299,7 @@ ARGUMENTS: dict[str, JSON] = {
     "alter_materialized_view": {"view": "db.v", "rename_to": "other.v2"},
     "create_materialized_view": {"view": "db.new", "query": "select 1"},
     "cherry_pick": {"commit": "main#1"},
+    "reassign_branch": {"name": "main", "to": "main"},
     "show_materialized_views": {"namespace": "db"},
     "set_catalog_properties": {"properties": {"gc.enabled": "true"}},
     "undrop": {"table": "db.gone"},

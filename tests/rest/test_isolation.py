@@ -95,7 +95,7 @@ def test_phantoms_are_forbidden_by_serializable_and_allowed_by_snapshot(main: Cl
             tx.client.create(name)
         one.commit()
         if isolation == "serializable":
-            two.refused("It read the list of a namespace, which has been changed")
+            two.refused("It read the list of namespace db, which has been changed")
         else:
             two.commit()
     assert main.names("db") == ["one_serializable", "one_snapshot", "t", "two_snapshot", "u"]

@@ -251,3 +251,39 @@ def test_what_was_staged_for_a_branch_that_was_renamed_can_be_merged(main: Clien
         commit(main)
     call(at(main, "new").session, "merge", source="+nightly")
     assert (read(main, "t"), read(at(main, "new"), "t")) == (0, 5)
+
+
+@pytest.mark.parametrize("change", ["rename_branch", "drop_branch", "reassign_branch"])
+def test_what_was_staged_for_a_branch_does_not_go_to_another_one_of_its_name(
+    main: Client, change: str
+) -> None:
+    call(main.session, "create_branch", name="dev")
+    write(staged(at(main, "dev")), "t", 5)
+    if change == "reassign_branch":
+        write(at(main, "dev"), "u", 1)
+        call(main.session, change, name="dev", to="main")
+    else:
+        call(main.session, change, name="dev", **({"to": "new"} if change == "rename_branch" else {}))
+        call(main.session, "create_branch", name="dev")
+    for dry_run in (True, False):
+        with pytest.raises(
+            NotFoundError, match=r"not for the present branch 'dev'.*; merge '\+nightly' into"
+        ):
+            commit(main, dry_run=dry_run)
+    assert read(at(main, "dev"), "t") == 0
+    call(at(main, "dev").session, "merge", source="+nightly")
+    assert read(at(main, "dev"), "t") == 5
+    assert commit(main) == {}
+
+
+def test_what_was_staged_for_a_branch_that_was_restored_is_committed(main: Client) -> None:
+    call(main.session, "create_branch", name="dev")
+    write(staged(at(main, "dev")), "t", 5)
+    for change, arguments in (
+        ("drop_branch", {"name": "dev"}),
+        ("undrop_branch", {"name": "dev"}),
+        ("rename_branch", {"name": "dev", "to": "new"}),
+        ("rename_branch", {"name": "new", "to": "dev"}),
+    ):
+        call(main.session, change, **arguments)
+    assert commit(main) == {"db.t": "changed"}

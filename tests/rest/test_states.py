@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import pytest
 from pyiceberg.catalog import load_catalog
 
 import polaris_spark
+from polaris_spark.commits.rows import Commit
+from polaris_spark.commits.upkeep import raise_floor
+from polaris_spark.errors import ForbiddenError, InputError, NotFoundError
 from polaris_spark.jobs.registry import call
 from polaris_spark.pyiceberg import PolarisCatalog
 from tests.rest.client import Answer, Client, table, table_request, tables, view, view_request
@@ -243,3 +247,70 @@ def test_pyiceberg_reads_a_tag_or_commit_by_configuration_alone(catalog: Client,
                 with pytest.raises(Exception, match="cannot be changed"):
                     then.create_namespace("other")
     assert catalog.ok("GET", "v1/namespaces")["namespaces"] == [["db"]]
+
+
+def test_the_header_names_a_branch_in_utf_8(catalog: Client, tmp_path: Path) -> None:
+    call(catalog.session, "create_branch", name="日本")
+    with Server(f"sqlite://{tmp_path / 'store.db'}", "--insecure") as server:
+        connection = http.client.HTTPConnection(urlsplit(server.uri).netloc, timeout=60)
+        connection.putrequest("GET", f"/{table('t')}")
+        connection.putheader("Polaris-State", "日本".encode())
+        connection.endheaders()
+        answer = connection.getresponse()
+        assert (answer.status, b"my.branch" in answer.read()) == (200, True)
+        connection.close()
+
+
+def test_an_error_says_how_to_name_the_state(catalog: Client) -> None:
+    call(catalog.session, "create_tag", name="v1")
+
+    def refused(state: str) -> str:
+        return str(catalog.send("GET", table("t"), headers={"Polaris-State": state}).error["message"])
+
+    assert "a time without a zone: add its zone, such as" in refused("2026-11-29T01:21:35")
+    assert "'v1' is a tag, which is one commit; leave out '#1'" in refused("v1#1")
+    for long in ("x" * 100_000, "1" * 100_000, f"main#{'x' * 100_000}", f"none#{'x' * 100_000}"):
+        assert len(refused(long)) < 1_000
+    for procedure, arguments, message in (
+        ("merge", {"source": "v1"}, "'v1' is a tag: create a branch from it"),
+        ("create_branch", {"name": "b", "source": "dev#2"}, "no branch 'dev#2'.*; give the commit in 'at'"),
+    ):
+        with pytest.raises(NotFoundError, match=message):
+            call(catalog.session, procedure, **arguments)
+    with pytest.raises(InputError, match=r"^to is ''"):
+        call(catalog.session, "revert", commit="1", to="")
+
+
+def test_a_session_that_shows_one_state_names_it_when_another_one_is_asked_for(
+    catalog: Client, tmp_path: Path
+) -> None:
+    store = f"sqlite://{tmp_path / 'store.db'}"
+    call(catalog.session, "create_tag", name="v1")
+    with polaris_spark.connect(store=store, as_of="2") as then:
+        for state in ("dev", "v1"):
+            answer = Client(then).send("GET", table("t"), headers={"Polaris-State": state})
+            shows = f"shows only catalog 'polaris' as of 2; open another session to read '{state}'"
+            assert (answer.status, shows in str(answer)) == (403, True), answer
+        with pytest.raises(ForbiddenError, match="which cannot be changed"):
+            call(then, "merge", source="dev")
+    with pytest.raises(
+        InputError, match=r"2026-01-31T12:00:00Z.*, or the name of a tag or branch that exists"
+    ):
+        polaris_spark.connect(store=store, as_of="nope")
+    with pytest.raises(InputError, match="a time without a zone"):
+        polaris_spark.connect(store=store, as_of="2026-11-29T01:21:35")
+
+
+def test_a_table_whose_state_was_trimmed_is_missing_with_the_reason(catalog: Client) -> None:
+    committer = catalog.session.catalog.references.open(catalog.session.catalog.reference)
+    newest = catalog.session.catalog.head()
+    committer.amend(lambda head: raise_floor(head, newest.store.get(newest.head.commit, Commit)))
+    for path, kind, what in ((table("t@1"), "Table", "t@1"), (view("v@1"), "View", "v@1")):
+        answer = catalog.send("GET", path)
+        assert answer.kind == (404, f"NoSuch{kind}Exception")
+        reason = (
+            f"{kind} does not exist: db.{what}; state '1' is before commit number {newest.head.number}, the"
+        )
+        assert reason in answer.error["message"]
+    catalog.create("t@1")
+    assert catalog.send("GET", table("t@1")).status == 200

@@ -359,3 +359,18 @@ def test_the_revert_of_a_drop_does_not_restore_what_was_purged_later(catalog: Cl
     with pytest.raises(MergeConflictError, match="its files may be deleted already"):
         call(catalog.session, "revert", commit=str(first))
     assert catalog.names("db") == []
+
+
+def test_an_error_names_the_parameter_that_restores_an_older_drop(catalog: Client) -> None:
+    for _ in range(2):
+        catalog.create()
+        dropped = drop(catalog, "t")
+    older = dropped - 2
+    undrop(catalog, "db.t")
+    rename(catalog, "t", "moved")
+    with pytest.raises(AlreadyExistsError, match=r"is db\.moved; give 'commit' to restore an older drop"):
+        undrop(catalog, "db.t")
+    assert undrop(catalog, "db.t", commit=older) == ("table", "db.t")
+    drop(catalog, "moved", purge=True)
+    with pytest.raises(BadRequestError, match="with PURGE, so its files are or will be deleted"):
+        undrop(catalog, "db.moved")

@@ -32,7 +32,8 @@ from polaris_spark.system.registrations import Description, Registered, Registra
 
 Kind = Literal["branch", "tag"]
 
-_SEPARATORS = "@#"
+_POINT = "#"
+_SEPARATORS = f"@{_POINT}"
 """Characters that separate the name of a table from a branch or time."""
 
 
@@ -290,7 +291,12 @@ def _create(
 def _source(catalog: Catalog, name: str, point: str) -> CommitReader:
     """Return the newest commit of a branch or tag or, if `point` is not empty, the commit at this point of its
     history."""
-    newest = branch_or_tag_of(catalog, name)
+    try:
+        newest = branch_or_tag_of(catalog, name)
+    except NotFoundError as error:
+        if _POINT not in name:
+            raise
+        raise NotFoundError(f"{error}; give the commit in 'at'") from error
     if not point:
         return newest
     head = pinned(newest.store, newest.head, AsOf.parse(point, "at"))
@@ -331,4 +337,4 @@ def is_protected(name: str, error: ProtectedBranchError) -> ProtectedBranchError
 def _unknown(catalog: Catalog, kind: str, name: str) -> NotFoundError:
     prefix, plural = (heads_prefix, "branches") if kind == "branch" else (tags_prefix, "tags")
     known = ", ".join(repr(one) for one in _registered(catalog, prefix(catalog.row))) or "none"
-    return NotFoundError(f"catalog {catalog.name!r} has no {kind} {name!r}; its {plural} are: {known}")
+    return NotFoundError(f"catalog {catalog.name!r} has no {kind} {name[:80]!r}; its {plural} are: {known}")

@@ -15,13 +15,13 @@ the property `as-of`: there, it is resolved to the commit or time, for which the
 
 from __future__ import annotations
 
-from polaris_spark.catalog.branches.branches import branch_of, tag_of
+from polaris_spark.catalog.branches.branches import branch_of, has_tag, tag_of
 from polaris_spark.catalog.branches.protection import complete_protection
 from polaris_spark.catalog.catalogs.catalog import Catalog, transaction_ended
 from polaris_spark.catalog.catalogs.catalogs import require_branch
 from polaris_spark.catalog.catalogs.property_changes import complete_copy
 from polaris_spark.catalog.catalogs.references import head_name
-from polaris_spark.commits.as_of import AsOf
+from polaris_spark.commits.as_of import AsOf, lacks_zone
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import InputError, NotFoundError, StateError
@@ -48,8 +48,7 @@ def catalog_at(catalog: Catalog, text: str) -> Catalog:
     if not catalog.bound:
         catalog = catalog.on_branch(catalog.branch)
     if separator:
-        found = catalog if branch == catalog.branch else _on_branch(catalog, branch)
-        return _as_of(found, point, text)
+        return _as_of(_of_point(catalog, branch, point), point, text)
     if text == catalog.branch:
         return catalog
     try:
@@ -59,10 +58,12 @@ def catalog_at(catalog: Catalog, text: str) -> Catalog:
         if tag is not None:
             return tag
         try:
-            AsOf.parse(text)
-        except InputError:
+            AsOf.parse(text, "state")
+        except InputError as error:
+            if lacks_zone(text):
+                raise NotFoundError(str(error)) from None
             raise NotFoundError(
-                f"{text!r} is neither a tag nor a commit nor a time, and {no_branch}"
+                f"{text[:80]!r} is neither a tag nor a commit nor a time, and {no_branch}"
             ) from None
     return _as_of(catalog, text, text)
 
@@ -85,7 +86,9 @@ def catalog_as_of(catalog: Catalog, text: str) -> Catalog:
         try:
             head = branch_of(catalog, text)
         except NotFoundError:
-            raise error from None
+            if not AsOf.parse(text, names=True).name or lacks_zone(text):
+                raise error from None
+            raise InputError(f"{error}, or the name of a tag or branch that exists") from None
         # Grants and owners are those of this branch.
         return catalog.on_branch(text).at(head, text)
 
@@ -96,8 +99,7 @@ def _tagged(catalog: Catalog, name: str) -> Catalog | None:
         found = catalog.at(tag_of(catalog, name), name)
     except NotFoundError:
         return None
-    if catalog.bound:
-        catalog.require_present()
+    catalog.require_choice(name)
     found.tagged = True
     return found
 
@@ -130,8 +132,24 @@ def _on_branch(catalog: Catalog, branch: str) -> Catalog:
     return catalog.on_branch(branch)
 
 
+def _of_point(catalog: Catalog, branch: str, point: str) -> Catalog:
+    """Return a copy of a catalog that shows the branch in the text `<branch>#<point>`."""
+    if branch == catalog.branch:
+        return catalog
+    try:
+        return _on_branch(catalog, branch)
+    except NotFoundError as error:
+        if not has_tag(catalog, branch):
+            raise
+        raise NotFoundError(
+            f"{branch!r} is a tag, which is one commit; leave out {POINT + point[:80]!r}"
+        ) from error
+
+
 def _as_of(catalog: Catalog, point: str, text: str) -> Catalog:
     try:
         return catalog.as_of(AsOf.parse(point, "state"))
     except (InputError, StateError) as error:
-        raise NotFoundError(f"there is no state {text!r} of catalog {catalog.name!r}: {error}") from error
+        raise NotFoundError(
+            f"there is no state {text[:80]!r} of catalog {catalog.name!r}: {error}"
+        ) from error

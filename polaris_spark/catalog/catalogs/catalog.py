@@ -141,8 +141,7 @@ class Catalog:
         Raises:
             ForbiddenError: the configuration fixes the state that this catalog shows.
         """
-        if self.bound:
-            self.require_present()
+        self.require_choice(branch)
         found = copy(self)
         found.branch, found.reference = branch, head_name(self.row, branch)
         found._read, found._fixed, found.point, found.tagged = [], None, "", False
@@ -299,6 +298,18 @@ class Catalog:
             raise ForbiddenError(
                 f"this is catalog {self.name!r} as of {self.point} (commit number {self._fixed.head.number}), which "
                 "cannot be changed; open a branch of the catalog to change it"
+            )
+
+    def require_choice(self, state: str) -> None:
+        """Refuse a request for another state if the configuration fixes the state that this catalog shows.
+
+        Raises:
+            ForbiddenError: the state is fixed.
+        """
+        if self.bound and self._fixed is not None:
+            raise ForbiddenError(
+                f"this session shows only catalog {self.name!r} as of {self.point}; open another session to read "
+                f"{state[:80]!r}"
             )
 
     def loading(self, action: Callable[[], R], principal: str) -> R:

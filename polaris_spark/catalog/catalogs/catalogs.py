@@ -252,7 +252,7 @@ def require_branch(references: References, row: CatalogRow, branch: str) -> None
     except ReferenceGoneError as error:
         tag = references.lookup(tag_name(row, branch))
         advice = "; to read the tag of this name, name it in the property 'as-of'" if tag is not None else ""
-        raise NotFoundError(f"catalog {row.name!r} has no branch {branch!r}{advice}") from error
+        raise NotFoundError(f"catalog {row.name!r} has no branch {branch[:80]!r}{advice}") from error
 
 
 def find_by_id(state: State, row: CatalogRow) -> tuple[bytes, Entry] | None:

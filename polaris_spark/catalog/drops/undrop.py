@@ -27,11 +27,11 @@ them.
 from __future__ import annotations
 
 import difflib
-import uuid
 from collections.abc import Iterator
 from itertools import groupby
 from typing import NamedTuple
 
+from polaris_spark.catalog.branches.merge_base import reader_of
 from polaris_spark.catalog.branches.store_heads import StoreHead
 from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.catalog.drops.drops import Damage, logged
@@ -39,13 +39,14 @@ from polaris_spark.catalog.entities.entities import TableName, check_new_name, f
 from polaris_spark.catalog.entities.materialized_views import is_materialized, storage_name
 from polaris_spark.catalog.merges.differences import EntityChange, Version
 from polaris_spark.catalog.merges.merge_steps import Difference, Merged, name_of, owner_of_storage
-from polaris_spark.catalog.merges.state_merge import MergeStates
+from polaris_spark.catalog.merges.state_merge import MergeStates, new_difference
 from polaris_spark.catalog.metadata.rows import View
 from polaris_spark.catalog.rows import IDS, NAMESPACE, TABLE, VIEW, id_bytes
 from polaris_spark.catalog.tables.contents import StorageView, content_of
 from polaris_spark.commits.change import Operation
-from polaris_spark.commits.rows import LogEntry
-from polaris_spark.commits.state import State
+from polaris_spark.commits.log import ancestor
+from polaris_spark.commits.rows import Head, LogEntry
+from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.errors import AlreadyExistsError, BadRequestError, CorruptionError, NotFoundError
 from polaris_spark.index.keys import decode_key
 
@@ -68,7 +69,8 @@ def undrop(
     catalog: Catalog, name: TableName, operation: Operation, *, to: TableName | None = None, commit: int = 0
 ) -> Merged:
     """Restore a dropped table or view of this catalog's branch: its last content, under its old identity. A
-    materialized view is restored with its rows.
+    materialized view is restored with its rows. It gets its owner back, unless the commit before the drop was trimmed:
+    then it has no owner.
 
     Args:
         to: a new name; by default, the old one.
@@ -89,11 +91,14 @@ def undrop(
         dropped = [drop.entry] if drop.storage is None else [drop.entry, drop.storage]
         if any(entry.summary.get("purge") == "true" for entry in dropped):
             raise BadRequestError(
-                f"{name} was dropped with PURGE, so its files are deleted; it cannot be restored"
+                f"{name} was dropped with PURGE, so its files are or will be deleted; it cannot be restored"
             )
         present = view.lookup(IDS, id_bytes(drop.entry.entity))
         if present is not None:
-            raise AlreadyExistsError(f"{name} was restored already; its name is {name_of(present.value)}")
+            older = "" if commit else "; give 'commit' to restore an older drop"
+            raise AlreadyExistsError(
+                f"{name} was restored already; its name is {name_of(present.value)}{older}"
+            )
         for entry in dropped:
             _refuse_later(name, drop, entry.entity)
         view.require_unlogged(entry.entity for entry in dropped)
@@ -103,13 +108,22 @@ def undrop(
             entry.entity: EntityChange(entry.entity, None, Version(key, entry.before))
             for entry, key in zip(dropped, keys, strict=False)
         }
-        return Difference(catalog.context.clock.now_ms(), str(uuid.uuid4()), changes)
+        return new_difference(catalog, changes, _before(view, drop.number))
 
     advice = "give another name with 'to', or make room for it"
     label = f"undrop {name}"
     change = _Undrop(catalog.context, operation, difference, label=label, adds="undrop", advice=advice)
     change.to = to
     return catalog.commit(change)[0]
+
+
+def _before(view: State, number: int) -> CommitReader | None:
+    """Return the state before a commit, which has the owner of what the commit dropped; None if the state was
+    trimmed."""
+    store, head, before = view.base.store, view.base.head, number - 1
+    if before < head.floor_number:
+        return None
+    return reader_of(store, Head(ancestor(store, head, before), before, 0))
 
 
 class _Undrop(MergeStates):

@@ -10,17 +10,18 @@ from typing import NamedTuple
 import msgspec
 
 from polaris_spark.catalog.branches.archived_log import log_from
-from polaris_spark.catalog.branches.branches import branch_of
+from polaris_spark.catalog.branches.branches import branch_of, has_tag
 from polaris_spark.catalog.branches.change_log import entity_name
 from polaris_spark.catalog.branches.merge_base import (
     MERGES,
     Ancestry,
     ancestry_of,
     merge_base,
+    own_branch,
     reader_of,
     unmerged,
 )
-from polaris_spark.catalog.branches.states import reader_at
+from polaris_spark.catalog.branches.states import POINT, catalog_at
 from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.catalog.catalogs.references import head_name
 from polaris_spark.catalog.merges.checked_merge import (
@@ -40,8 +41,9 @@ from polaris_spark.commits.change import Operation, PrepareAgain
 from polaris_spark.commits.log import commits
 from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry
 from polaris_spark.commits.state import CommitReader, State
-from polaris_spark.errors import BadRequestError, HistoryTrimmedError
+from polaris_spark.errors import BadRequestError, HistoryTrimmedError, InputError, NotFoundError
 from polaris_spark.index.keys import decode_key
+from polaris_spark.names import AREA, MAIN
 from polaris_spark.store.objects import ObjectStore
 
 MOST_KEPT = 10_000
@@ -70,33 +72,35 @@ def compare(catalog: Catalog, before: CommitReader, after: CommitReader) -> list
 
 
 def merge_branch(
-    catalog: Catalog, source: str, operation: Operation, options: Options, *, only_changes: bool = False
+    catalog: Catalog, source: str, operation: Operation, options: Options, *, staged: bool = False
 ) -> list[Merged]:
     """Merge a branch into the branch of this catalog.
 
     Args:
-        only_changes: whether to make no commit if the other branch has new commits, but these changed no namespace,
-            table or view.
+        staged: whether `source` must be a staging area of the branch. No commit is made then if the area has new
+            commits, but these changed no namespace, table or view.
     Raises:
         BadRequestError: `source` is the branch of this catalog.
         CheckFailedError: the branch of this catalog is protected, and a check does not hold.
         HistoryTrimmedError: the common ancestor of the branches is no longer stored; or `options.keep_log` is true, but
             the log of the other branch is no longer complete.
         MergeConflictError: both branches changed the same thing.
-        NotFoundError: the branch does not exist.
+        NotFoundError: the branch does not exist, or is a staging area of another branch.
     """
     if source == catalog.branch:
         raise BadRequestError(f"branch {source!r} cannot be merged into itself")
 
     def difference(view: State) -> Difference:
         view.scan(MERGES, b"", None)  # recorded: the base depends on it
-        theirs = branch_of(catalog, source)
+        theirs = _branch_to_merge(catalog, source)
         _require_as_new(view.base, theirs)
         base = merge_base(theirs.store, view.base, theirs)
         changes = changed_entities(
             catalog.reader.read_shards, theirs.store.get(base.commit, Commit), theirs.commit
         )
-        ancestry = ancestry_of(theirs) if changes or not only_changes else None
+        if staged and changes:
+            _require_area_of(catalog, source, view.base, theirs)
+        ancestry = ancestry_of(theirs) if changes or not staged else None
         log: tuple[LogEntry, ...] = ()
         if options.keep_log and ancestry:
             try:
@@ -108,6 +112,31 @@ def merge_branch(
         return new_difference(catalog, changes, theirs)._replace(ancestry=ancestry, log=log)
 
     return _run(catalog, operation, options, f"merge {source}", difference)
+
+
+def _branch_to_merge(catalog: Catalog, source: str) -> CommitReader:
+    try:
+        return branch_of(catalog, source)
+    except NotFoundError as error:
+        if not has_tag(catalog, source):
+            raise
+        raise NotFoundError(
+            f"{error}; {source!r} is a tag: create a branch from it, and merge the branch"
+        ) from error
+
+
+def _require_area_of(catalog: Catalog, area: str, base: CommitReader, theirs: CommitReader) -> None:
+    """Check that a staging area collects changes for the branch of `base`, and not for another branch that had the name
+    before, or for the branch before it was moved.
+
+    Raises:
+        NotFoundError: the area is not for this branch.
+    """
+    if own_branch(base)[0] not in ancestry_of(theirs).newest:
+        raise NotFoundError(
+            f"the staging area {area.removeprefix(AREA)!r} is not for the present branch {catalog.branch!r}, but for "
+            f"the one before it was dropped, renamed or moved; merge {area!r} into a branch, or drop it"
+        )
 
 
 def _require_as_new(base: CommitReader, theirs: CommitReader) -> None:
@@ -190,7 +219,10 @@ def revert(catalog: Catalog, first: str, last: str, operation: Operation, option
 
     def difference(view: State) -> Difference:
         store = view.base.store
-        begin, end = (pinned(store, view.base.head, AsOf.parse(one, "commit")) for one in (first, last))
+        begin, end = (
+            pinned(store, view.base.head, AsOf.parse(text, name))
+            for text, name in ((first, "commit"), (last, "to"))
+        )
         if begin.number > end.number:
             raise BadRequestError(
                 f"commit {begin.number} comes after commit {end.number}; give the older one first"
@@ -210,18 +242,25 @@ def cherry_pick(catalog: Catalog, commit: str, operation: Operation, options: Op
     """Apply the changes of one commit of another branch to the branch of this catalog.
 
     Args:
-        commit: `<branch>#<commit>`, or a commit of the history of this branch.
+        commit: `<branch>#<commit or time>`, or a commit or time of the history of this branch. The name of a branch or
+            tag alone is refused: the next call could pick another commit, and the branch of a tag's commit is unknown.
     Raises:
         CheckFailedError: the branch of this catalog is protected, and a check does not hold.
-        InputError: there is no such commit.
+        InputError: `commit` is only the name of a branch or tag.
+        NotFoundError: there is no such commit.
         HistoryTrimmedError: the commit or its parent is no longer stored.
         MergeConflictError: the branch changed the same things, or files of the commit may already have been deleted.
     """
 
     def difference(view: State) -> Difference:
-        picked = reader_at(catalog, commit)
-        branch = commit.partition("#")[0] if "#" in commit else catalog.branch
-        newest = branch_of(catalog, branch)
+        at = catalog_at(catalog, commit)
+        if at.tagged or not at.is_fixed:
+            kind = "tag" if at.tagged else "branch"
+            raise InputError(
+                f"commit is {commit[:80]!r}, the name of a {kind}; it must name a commit of a branch, as in "
+                f"'{MAIN}{POINT}17': <branch>{POINT}<commit or time>"
+            )
+        picked, newest = at.head(), branch_of(catalog, at.branch)
         before = _parent(picked.store, newest.head, picked.head)
         changes = changed_entities(catalog.reader.read_shards, before.commit, picked.commit)
         gone = {

@@ -83,7 +83,8 @@ def commit_staged(
         CheckFailedError: the branch is protected, and a check does not hold in the merged state.
         MergeConflictError: commits to the branch changed the same things. Nothing was merged, and the area stays as it
             is.
-        NotFoundError: there is no such area, or its branch was dropped.
+        NotFoundError: there is no such area; or its branch was dropped, renamed or moved, also if another branch has
+            the name now.
     """
     catalog.require_present()
     target = _target(catalog, name)
@@ -95,7 +96,7 @@ def commit_staged(
             f"the staging area {name!r} is for branch {target!r}, which was dropped or renamed; merge {AREA + name!r} "
             "into another branch"
         ) from error
-    merged = merge_branch(onto, AREA + name, operation, options, only_changes=True)
+    merged = merge_branch(onto, AREA + name, operation, options, staged=True)
     if not options.dry_run:
         _renew(catalog_at(catalog, AREA + name), target, operation)
     return merged

@@ -37,10 +37,10 @@ from polaris_spark.catalog.merges.merge_steps import (
     owner_of_storage,
 )
 from polaris_spark.catalog.merges.snapshot_merge import ManifestSource
-from polaris_spark.catalog.rows import OWNERS, id_bytes, id_from
+from polaris_spark.catalog.rows import NAMESPACE, OWNERS, id_bytes, id_from
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
-from polaris_spark.commits.state import CommitReader, Newest, Point, Read, State
+from polaris_spark.commits.state import CommitReader, Newest, Point, Range, Read, State
 from polaris_spark.errors import MergeConflictError
 from polaris_spark.index.keys import decode_key
 
@@ -206,4 +206,6 @@ def _refuse_changed(state: State, reads: Sequence[Read]) -> None:
 def _described(read: Read) -> str:
     if isinstance(read, Point):
         return f"{KINDS[decode_key(read.key).kind]} {name_of(read.key)}"
-    return "the list of a namespace"
+    # The start of a range of entries is the key of a namespace's entry, without the name and maybe the kind.
+    path = decode_key(read.start + NAMESPACE).path if isinstance(read, Range) else ()
+    return f"the list of namespace {'.'.join(path)}" if path else "the list of the namespaces of the catalog"

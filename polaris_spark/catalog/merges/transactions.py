@@ -94,14 +94,14 @@ class Isolation(Enum):
     SERIALIZABLE = "serializable"
 
 
-def isolation_of(text: str) -> Isolation:
+def isolation_of(text: str | None) -> Isolation:
     """Return the isolation level with the name `text`.
 
     Raises:
         InputError: the text is not the name of an isolation level.
     """
     try:
-        return Isolation(text.lower())
+        return Isolation((text or "").lower())
     except ValueError:
         raise InputError(f"isolation is {text!r}; it must be 'serializable' or 'snapshot'") from None
 

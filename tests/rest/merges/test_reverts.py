@@ -8,7 +8,7 @@ from polaris_spark.clock import ManualClock
 from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import State
 from polaris_spark.commits.upkeep import raise_floor
-from polaris_spark.errors import BadRequestError, HistoryTrimmedError, MergeConflictError
+from polaris_spark.errors import BadRequestError, HistoryTrimmedError, InputError, MergeConflictError
 from tests.rest.client import Client, table
 from tests.rest.merges.steps import (
     DAY,
@@ -170,6 +170,27 @@ def test_one_commit_of_another_branch_can_be_picked(main: Client, opened: Opened
     assert ids(main, "u") == []
     assert merge(main, "dev") == {"db.t": "merged", "db.u": "changed"}
     assert ids(main, "t") == ids(dev, "t")
+
+
+def test_the_name_of_a_branch_or_tag_alone_is_not_a_commit_to_pick(main: Client, opened: Opened) -> None:
+    """The parent of the commit would be taken from the wrong branch, so tables of this branch would be dropped."""
+    dev = opened("dev")
+    for name in ("a", "b", "c"):
+        main.create(name)
+    for name in ("my.a", "my.b", "my.c"):
+        dev.set("t", **{name: "1"})
+    make(main, "create_tag", name="v1", source="dev")
+    make(main, "create_tag", name="4", source="dev")
+    before, tables = number(main), main.names("db")
+    for name, kind in (("dev", "branch"), ("main", "branch"), ("v1", "tag"), ("4", "tag")):
+        for dry_run in (True, False):
+            with pytest.raises(
+                InputError, match=f"'{name}', the name of a {kind}; .*<branch>#<commit or time>"
+            ):
+                make(main, "cherry_pick", commit=name, dry_run=dry_run)
+    assert (number(main), main.names("db")) == (before, tables)
+    make(main, "cherry_pick", commit=f"dev#{number(dev)}")
+    assert main.names("db") == tables
 
 
 @pytest.mark.parametrize("is_copy", [False, True])

@@ -185,7 +185,7 @@ BRANCH_MUTANTS: dict[str, Mutant] = {
             Patch(
                 staging,
                 "commit_staged",
-                "merged = merge_branch(onto, AREA + name, operation, options, only_changes=True)",
+                "merged = merge_branch(onto, AREA + name, operation, options, staged=True)",
                 "merged = []",
             ),
         ),
