@@ -8,7 +8,7 @@ contents of tables, in `table_merge`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from polaris_spark.catalog.entities.entities import NameEntry, TableName, find, namespace_key, table_key
@@ -16,6 +16,7 @@ from polaris_spark.catalog.entities.materialized_views import (
     is_materialized,
     require_no_namespace,
     require_no_view,
+    storage_name,
 )
 from polaris_spark.catalog.merges.differences import EntityChange, Version, differences, fields_in_text
 from polaris_spark.catalog.merges.merge_steps import (
@@ -56,7 +57,7 @@ class MergeRun(StepRun):
         self._join_materialized_views(ours)
         for id, reason in list(self.conflicts.items()):
             self._resolve(self.difference.changes[id], ours[id], reason)
-        self._refuse_taken_names(ours)
+        self._refuse_taken_names()
         self._carry_out()
         self._check_namespaces()
         return sorted(self.outcomes, key=lambda one: (one.name, one.kind))
@@ -195,33 +196,69 @@ class MergeRun(StepRun):
                 told = GONE if lost else reason if kept else reason + self._sides(change, ours)
                 self._tell(version.key, "kept" if kept else "conflict", told)
 
-    def _refuse_taken_names(self, ours: Mapping[int, Version | None]) -> None:
+    def _refuse_taken_names(self) -> None:
         """Find the steps whose new name already belongs to another entity of the branch, and resolve or report these
-        conflicts. Two namespaces of the same name become one namespace."""
+        conflicts. Two namespaces of the same name become one namespace.
+
+        An entity whose step is dropped keeps its old name. Steps that would give this name to other entities are then
+        looked at again.
+        """
+        moves = {
+            step.new.key: step
+            for step in self.steps.values()
+            if step.new is not None and key_of(step.old) != step.new.key
+        }
         freed = {
             step.old.key for step in self.steps.values() if step.old and step.old.key != key_of(step.new)
         }
-        for step in list(self.steps.values()):
-            if step.new is None or (step.old is not None and step.old.key == step.new.key):
-                continue
-            taken = self._occupant(step, freed)
+        left = list(moves.values())[::-1]
+        while left:
+            step = left.pop()
+            assert step.new is not None
+            taken = None if self._is_settled(step, moves) else self._occupant(step, freed)
             if taken is None:
                 continue
             key, entry = taken
-            strategy = self.change.strategy_for(step.new)
-            same_kind = key == step.new.key
-            if same_kind and decode_key(key).kind == NAMESPACE and step.old is None:
-                del self.steps[step.entity_id]
-                self._unite_namespaces(step, key, entry, strategy)
-            elif strategy is Strategy.THEIRS and same_kind and self._stands_alone(key, entry):
-                removed = EntityChange(entry.entity_id, Version(key, entry.content), None)
-                self.steps[entry.entity_id] = Step(entry.entity_id, removed.before, None, removed, "removed")
-            else:
-                del self.steps[step.entity_id]
-                reason = f"the branch has another {KINDS[decode_key(key).kind]} of this name"
-                if strategy is not Strategy.OURS and same_kind:
-                    reason += self._difference_from(Version(key, entry.content), step.new)
-                self._tell(step.new.key, "kept" if strategy is Strategy.OURS else "conflict", reason)
+            if self._makes_room(step, key, entry):
+                freed.add(key)
+                continue
+            # The storage table of a materialized view stays with its view.
+            for dropped in (step, moves.get(_storage_key(step.new.key))):
+                if dropped is not None and self.steps.get(dropped.entity_id) is dropped:
+                    del self.steps[dropped.entity_id]
+                    if dropped.old is not None:
+                        freed.discard(dropped.old.key)
+                        left += [moves[one] for one in _same_name(dropped.old.key) if one in moves]
+
+    def _is_settled(self, step: Step, moves: Mapping[bytes, Step]) -> bool:
+        """Whether a step need not be looked at: it was dropped, or it is that of a storage table and goes with the step
+        of its materialized view."""
+        owner = None if step.new is None else owner_of_storage(step.new.key)
+        return self.steps.get(step.entity_id) is not step or owner in moves
+
+    def _makes_room(self, step: Step, key: bytes, entry: NameEntry) -> bool:
+        """Resolve or report the conflict of a step whose new name belongs to another entity. Return whether this entity
+        is removed, so that the step gets the name. Otherwise, the step must be dropped.
+
+        Args:
+            key: key of the other entity.
+            entry: entry of the other entity.
+        """
+        assert step.new is not None
+        strategy = self.change.strategy_for(step.new)
+        same_kind = key == step.new.key
+        if same_kind and decode_key(key).kind == NAMESPACE and step.old is None:
+            self._unite_namespaces(step, key, entry, strategy)
+            return False
+        if strategy is Strategy.THEIRS and same_kind and self._stands_alone(key, entry):
+            removed = EntityChange(entry.entity_id, Version(key, entry.content), None)
+            self.steps[entry.entity_id] = Step(entry.entity_id, removed.before, None, removed, "removed")
+            return True
+        reason = f"the branch has another {KINDS[decode_key(key).kind]} of this name"
+        if strategy is not Strategy.OURS and same_kind:
+            reason += self._difference_from(Version(key, entry.content), step.new)
+        self._tell(step.new.key, "kept" if strategy is Strategy.OURS else "conflict", reason)
+        return False
 
     def _difference_from(self, ours: Version, theirs: Version) -> str:
         """Return how the new entity differs from the entity of the same name in the branch, as text to append to the
@@ -237,7 +274,7 @@ class MergeRun(StepRun):
             return isinstance(value, View) and not is_materialized(value)
         return owner_of_storage(key) is None
 
-    def _occupant(self, step: Step, freed: Iterable[bytes]) -> tuple[bytes, NameEntry] | None:
+    def _occupant(self, step: Step, freed: Collection[bytes]) -> tuple[bytes, NameEntry] | None:
         """Return the key and entry of another entity of the branch that already has the new name of a step. Return None
         if there is none, or if the merge frees this name.
 
@@ -245,11 +282,7 @@ class MergeRun(StepRun):
             freed: keys of the names that the merge takes from their entities.
         """
         assert step.new is not None
-        path, kind, name = decode_key(step.new.key)
-        keys = [step.new.key]
-        if kind != NAMESPACE:
-            keys = [table_key(TableName(path, name), one) for one in (kind, VIEW if kind == TABLE else TABLE)]
-        for key in keys:
+        for key in _same_name(step.new.key):
             found = find(self.state, key)
             if found is not None and key not in freed and found.entity_id != step.entity_id:
                 return key, found
@@ -298,6 +331,20 @@ class MergeRun(StepRun):
         if find(self.state, namespace_key(path)) is not None:
             return True
         return owner is not None and find(self.state, owner) is not None
+
+
+def _same_name(key: bytes) -> list[bytes]:
+    """Return the keys of which a branch can have only one: a table and a view cannot have the same name."""
+    path, kind, name = decode_key(key)
+    if kind == NAMESPACE:
+        return [key]
+    return [table_key(TableName(path, name), one) for one in (kind, VIEW if kind == TABLE else TABLE)]
+
+
+def _storage_key(key: bytes) -> bytes:
+    """Return the key that the storage table of a view has if the view is materialized; empty if it is no view."""
+    path, kind, name = decode_key(key)
+    return table_key(storage_name(TableName(path, name))) if kind == VIEW else b""
 
 
 def _changed(old: Version, new: Version) -> str:

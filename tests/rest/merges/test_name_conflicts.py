@@ -1,0 +1,71 @@
+"""Merges in which names belong to different entities on the two sides."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.rest.client import Client, table, view, view_request
+from tests.rest.materialized import create_materialized_view
+from tests.rest.merges.steps import Opened, conflict, merge, rename
+
+
+def uuids(client: Client) -> dict[str, str]:
+    """Return the UUID of each table of the namespace `db`, by name."""
+    return {name: client.load(name)["metadata"]["table-uuid"] for name in client.names("db")}
+
+
+def test_a_table_whose_rename_is_not_taken_keeps_its_name(main: Client, opened: Opened) -> None:
+    dev = opened("dev")
+    rename(dev, "t", "b")
+    dev.create("t")
+    main.create("b")
+    before = uuids(main)
+    other = "the branch has another table of this name"
+    conflict(main, "dev", "2 conflicts", f"table db.b: {other}", f"table db.t: {other}")
+    assert merge(main, "dev", strategy="ours") == {"db.b": "kept", "db.t": "kept"}
+    assert uuids(main) == before
+
+
+def test_no_rename_of_a_chain_is_taken_if_the_last_name_is_not_free(main: Client, opened: Opened) -> None:
+    dev = opened("dev")
+    for old, new in (("t", "x"), ("u", "t"), ("w", "u")):
+        rename(dev, old, new)
+    dev.set("x", **{"my.a": "1"})
+    main.create("x")
+    before = uuids(main)
+    assert merge(main, "dev", strategy="ours") == {"db.t": "kept", "db.u": "kept", "db.x": "kept"}
+    assert uuids(main) == before
+
+
+def test_a_name_that_is_not_freed_can_be_taken_by_its_own_strategy(main: Client, opened: Opened) -> None:
+    dev = opened("dev")
+    for old, new in (("t", "x"), ("u", "t")):
+        rename(dev, old, new)
+    main.create("x")
+    before = uuids(main)
+    rows = merge(main, "dev", strategy="ours", strategies={"db.t": "theirs"})
+    assert rows == {"db.x": "kept", "db.t": "renamed"}
+    assert uuids(main) == {"t": before["u"], "w": before["w"], "x": before["x"]}
+
+
+@pytest.mark.parametrize("taken", ["table", "view", "moved"])
+def test_a_materialized_view_that_is_not_taken_leaves_no_storage_table(
+    main: Client, opened: Opened, taken: str
+) -> None:
+    if taken == "moved":
+        create_materialized_view(main.session.catalog, "old")
+    dev = opened("dev")
+    if taken == "moved":
+        ends = [{"namespace": ["db"], "name": one} for one in ("old", "same")]
+        dev.ok("POST", "v1/views/rename", {"source": ends[0], "destination": ends[1]})
+    else:
+        create_materialized_view(dev.session.catalog, "same")
+    if taken == "table":
+        main.create("same")
+    else:
+        main.ok("POST", "v1/namespaces/db/views", view_request("same"))
+    assert merge(main, "dev", strategy="ours") == {"db.same": "kept"}
+    assert main.send("GET", table("storage", ("db", "same"))).status == 404
+    if taken == "moved":
+        main.ok("GET", view("old"))
+        main.load("storage", ("db", "old"))
