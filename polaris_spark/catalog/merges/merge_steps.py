@@ -229,7 +229,13 @@ class StepRun:
         old, state = step.old, self.state
         assert old is not None
         path, kind, _ = decode_key(old.key)
-        aside = Version(table_key(TableName(path, f"{step.entity_id:x}"), kind), old.content)
+        wanted = {key_of(one.new) for one in self.steps.values()}
+        key = b""
+        name = f"{step.entity_id:x}"
+        while not key or key in wanted or find(state, key) is not None:
+            key = table_key(TableName(path, name), kind)
+            name += "_"
+        aside = Version(key, old.content)
         state.remove(NAMES, old.key)
         put(state, aside.key, entry_of(step.entity_id, aside))
         moved = step._replace(new=aside)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from polaris_spark.catalog.rows import NAMES, id_from
 from tests.rest.client import Client, table, view, view_request
 from tests.rest.materialized import create_materialized_view
 from tests.rest.merges.steps import Opened, conflict, merge, rename
@@ -69,3 +70,19 @@ def test_a_materialized_view_that_is_not_taken_leaves_no_storage_table(
     if taken == "moved":
         main.ok("GET", view("old"))
         main.load("storage", ("db", "old"))
+
+
+def test_tables_exchange_their_names_beside_tables_with_the_temporary_names(
+    main: Client, opened: Opened
+) -> None:
+    dev = opened("dev")
+    for old, new in (("t", "x"), ("u", "t"), ("x", "u")):
+        rename(dev, old, new)
+    head = main.session.catalog.head()
+    entities = [id_from(entry.value) for _, entry in head.index(NAMES).range(b"", None)]
+    for id in entities:
+        main.create(f"{id:x}")
+        dev.create(f"{id:x}_")
+    before = uuids(main) | {name: uuid for name, uuid in uuids(dev).items() if name.endswith("_")}
+    merge(main, "dev")
+    assert uuids(main) == before | {"t": before["u"], "u": before["t"]}
