@@ -11,6 +11,8 @@ import contextlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import msgspec
+
 from polaris_spark.catalog.entities.entities import NameEntry, TableName, find, namespace_key, table_key
 from polaris_spark.catalog.entities.materialized_views import (
     is_materialized,
@@ -135,8 +137,19 @@ class MergeRun(StepRun):
             new = Version(key, content)
             return None if new == ours else Step(id, ours, new, change, _changed(ours, new))
         if decode_key(key).kind == VIEW:
-            raise EntityConflict("both sides changed the view")
+            if not self._same_view(ours, theirs):
+                raise EntityConflict("both sides changed the view")
+            new = Version(key, ours.content)
+            return None if new == ours else Step(id, ours, new, change, "renamed")
         return Step(id, ours, Version(key, ours.content), change, "merged", merges=True)
+
+    def _same_view(self, ours: Version, theirs: Version) -> bool:
+        """Whether two versions of a view differ only in their metadata files, because both sides made the same
+        changes."""
+        mine, other = (content_of(self.state, one.content, View) for one in (ours, theirs))
+        if not (isinstance(mine, View) and isinstance(other, View)):
+            return False
+        return mine == msgspec.structs.replace(other, metadata_location=mine.metadata_location)
 
     def _rolls_back(self, base: Version | None, theirs: Version | None) -> bool:
         """Whether the merge restores an older version of a table. This is done like a rollback: the table keeps its

@@ -355,7 +355,9 @@ class StepRun:
             part.said = {**self.difference.summaries.get(step.entity_id, {}), "from": change.label}
             prepared = Prepared(now, self.difference.unique)
             part.store(state, entry_of(step.entity_id, new), merged.draft, prepared, effective)
-        self._tell(new.key, "merged")
+            self._tell(new.key, "merged")
+        elif step.old is not None and step.old.key != new.key:
+            self._tell(new.key, "renamed", name_of(base.key))
 
     def _merge_namespace(self, step: Step, strategy: Strategy) -> None:
         """Merge the properties of a namespace that both sides changed."""
@@ -367,17 +369,20 @@ class StepRun:
         mine = state.get_for_rewrite(new.content, Namespace)
         other = state.get(theirs.content, Namespace).properties
         properties = dict(mine.properties)
+        kept = ""
         for name in dict.fromkeys((*before, *other)):
             old, here, there = before.get(name), mine.properties.get(name), other.get(name)
             if there in (old, here):
                 continue
+            problem = (
+                f"both sides changed the property {name!r}: it is {_shown(here)} in this branch and "
+                f"{_shown(there)} in the other state"
+            )
             if here != old and strategy is Strategy.FAIL:
-                problem = (
-                    f"both sides changed the property {name!r}: it is {_shown(here)} in this branch and "
-                    f"{_shown(there)} in the other state"
-                )
                 self._tell(new.key, "conflict", problem)
                 return
+            if here != old and strategy is Strategy.OURS:
+                kept = kept or problem
             if here == old or strategy is Strategy.THEIRS:
                 properties.pop(name, None)
                 properties |= {} if there is None else {name: there}
@@ -386,7 +391,9 @@ class StepRun:
             put(state, new.key, NameEntry(content, step.entity_id))
             changed = step._replace(new=Version(new.key, content))
             self._log(changed, "update", before=new.content, after=content)
-        self._tell(new.key, "merged")
+            self._tell(new.key, "merged")
+        elif kept:
+            self._tell(new.key, "kept", kept)
 
     def _occupy(self, step: Step) -> None:
         """Record the locations of a table or view whose content changed."""
