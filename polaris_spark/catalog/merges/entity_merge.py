@@ -20,7 +20,13 @@ from polaris_spark.catalog.entities.materialized_views import (
     require_no_view,
     storage_name,
 )
-from polaris_spark.catalog.merges.differences import EntityChange, Version, differences, fields_in_text
+from polaris_spark.catalog.merges.differences import (
+    EntityChange,
+    Version,
+    differences,
+    fields_in_text,
+    of_own_namespaces,
+)
 from polaris_spark.catalog.merges.merge_steps import (
     GONE,
     KINDS,
@@ -36,7 +42,7 @@ from polaris_spark.catalog.merges.merge_steps import (
     owner_of_storage,
 )
 from polaris_spark.catalog.metadata.rows import View
-from polaris_spark.catalog.rows import IDS, NAMES, NAMESPACE, TABLE, VIEW, id_bytes
+from polaris_spark.catalog.rows import IDS, NAMES, NAMESPACE, TABLE, VIEW, Namespace, id_bytes
 from polaris_spark.catalog.tables.contents import content_of
 from polaris_spark.commits.state import State
 from polaris_spark.errors import AlreadyExistsError
@@ -47,6 +53,8 @@ class MergeRun(StepRun):
     """One run of `MergeStates.apply`: decides the steps of the merge, and carries them out."""
 
     def __init__(self, change: MergeChange, state: State, difference: Difference) -> None:
+        if not difference.begun:  # in a transaction, a namespace has the same id as in the branch
+            difference = difference._replace(changes=of_own_namespaces(difference.changes, state))
         super().__init__(change, state, difference)
         self.conflicts: dict[int, str] = {}
 
@@ -118,9 +126,13 @@ class MergeRun(StepRun):
             assert theirs is not None
             assert base is not None
             return Step(id, ours, Version(theirs.key, base.content), change, "merged", merges=True)
+        if ours is not None and ours == base and theirs is not None and self._is_of_another(theirs, id):
+            return Step(id, ours, ours, change, "changed", merges=True)
         if ours == base:
             action = "added" if base is None else "removed" if theirs is None else _changed(base, theirs)
             return Step(id, ours, theirs, change, action)
+        if base is None and ours is not None and decode_key(ours.key).kind == NAMESPACE:
+            return Step(id, ours, ours, change, "merged", merges=True)
         if base is None:
             raise EntityConflict("both sides added it, with different contents")
         if theirs is None:
@@ -142,6 +154,12 @@ class MergeRun(StepRun):
             new = Version(key, ours.content)
             return None if new == ours else Step(id, ours, new, change, "renamed")
         return Step(id, ours, Version(key, ours.content), change, "merged", merges=True)
+
+    def _is_of_another(self, theirs: Version, id: int) -> bool:
+        """Whether a version of a namespace is that of another namespace with the same name: its content has another id
+        than the branch's namespace."""
+        is_namespace = decode_key(theirs.key).kind == NAMESPACE
+        return is_namespace and self.state.get(theirs.content, Namespace).entity_id != id
 
     def _same_view(self, ours: Version, theirs: Version) -> bool:
         """Whether two versions of a view differ only in their metadata files, because both sides made the same

@@ -360,7 +360,7 @@ class StepRun:
             self._tell(new.key, "renamed", name_of(base.key))
 
     def _merge_namespace(self, step: Step, strategy: Strategy) -> None:
-        """Merge the properties of a namespace that both sides changed."""
+        """Merge the properties of a namespace that both sides changed, or that has another id on the other side."""
         state, new = self.state, step.new
         base, theirs = step.change.before, step.change.after
         assert new is not None
@@ -391,7 +391,7 @@ class StepRun:
             put(state, new.key, NameEntry(content, step.entity_id))
             changed = step._replace(new=Version(new.key, content))
             self._log(changed, "update", before=new.content, after=content)
-            self._tell(new.key, "merged")
+            self._tell(new.key, step.action)
         elif kept:
             self._tell(new.key, "kept", kept)
 

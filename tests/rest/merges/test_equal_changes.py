@@ -64,3 +64,14 @@ def test_a_namespace_whose_property_is_kept_is_reported_as_kept(main: Client, op
         set_of_namespace(client, p=value)
     assert merge(main, "dev", strategy="ours") == {"db": "kept"}
     assert main.stored_properties("db")["p"] == "1"
+
+
+def test_a_comparison_leaves_out_namespaces_with_equal_properties(main: Client, opened: Opened) -> None:
+    dev = opened("dev")
+    for client in (main, dev):
+        set_of_namespace(client, p="1")
+        client.namespace("n", properties={"q": "1"})
+        client.namespace("m", properties={"q": "1" if client is main else "2"})
+    [row] = make(main, "diff", from_state="main", to_state="dev")
+    assert (row["kind"], row["name"], row["change"]) == ("namespace", "m", "changed")
+    assert row["details"] == {"set q": "2"}
