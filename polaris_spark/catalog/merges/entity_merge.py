@@ -18,7 +18,6 @@ from polaris_spark.catalog.entities.materialized_views import (
     is_materialized,
     require_no_namespace,
     require_no_view,
-    storage_name,
 )
 from polaris_spark.catalog.merges.differences import (
     EntityChange,
@@ -40,6 +39,7 @@ from polaris_spark.catalog.merges.merge_steps import (
     key_of,
     name_of,
     owner_of_storage,
+    storage_key,
 )
 from polaris_spark.catalog.metadata.rows import View
 from polaris_spark.catalog.rows import IDS, NAMES, NAMESPACE, TABLE, VIEW, Namespace, id_bytes
@@ -120,7 +120,7 @@ class MergeRun(StepRun):
     def _step(self, change: EntityChange, ours: Version | None) -> Step | None:
         """Return the step that changes an entity in the branch; None if it needs no change."""
         id, base, theirs = change
-        if ours == theirs:
+        if theirs in (ours, base):
             return None
         if ours == base and self._rolls_back(base, theirs):
             assert theirs is not None
@@ -254,7 +254,7 @@ class MergeRun(StepRun):
                 freed.add(key)
                 continue
             # The storage table of a materialized view stays with its view.
-            for dropped in (step, moves.get(_storage_key(step.new.key))):
+            for dropped in (step, moves.get(storage_key(step.new.key))):
                 if dropped is not None and self.steps.get(dropped.entity_id) is dropped:
                     del self.steps[dropped.entity_id]
                     if dropped.old is not None:
@@ -370,12 +370,6 @@ def _same_name(key: bytes) -> list[bytes]:
     if kind == NAMESPACE:
         return [key]
     return [table_key(TableName(path, name), one) for one in (kind, VIEW if kind == TABLE else TABLE)]
-
-
-def _storage_key(key: bytes) -> bytes:
-    """Return the key that the storage table of a view has if the view is materialized; empty if it is no view."""
-    path, kind, name = decode_key(key)
-    return table_key(storage_name(TableName(path, name))) if kind == VIEW else b""
 
 
 def _changed(old: Version, new: Version) -> str:

@@ -22,7 +22,7 @@ from polaris_spark.catalog.entities.entities import (
     remove_entity,
     table_key,
 )
-from polaris_spark.catalog.entities.materialized_views import STORAGE
+from polaris_spark.catalog.entities.materialized_views import STORAGE, storage_name
 from polaris_spark.catalog.files.locations import Holdings
 from polaris_spark.catalog.merges.differences import EntityChange, Version, differences_text, entry_of
 from polaris_spark.catalog.merges.kept_snapshots import adds_only_snapshots, with_kept_snapshots
@@ -481,6 +481,12 @@ def owner_of_storage(key: bytes) -> bytes | None:
     if kind != TABLE or name != STORAGE or len(path) < 2:
         return None
     return table_key(TableName(path[:-1], path[-1]), VIEW)
+
+
+def storage_key(key: bytes) -> bytes:
+    """Return the key that the storage table of a view has if the view is materialized; empty if it is no view."""
+    path, kind, name = decode_key(key)
+    return table_key(storage_name(TableName(path, name))) if kind == VIEW else b""
 
 
 def same_snapshots(state: State, content: int, later: int) -> bool:

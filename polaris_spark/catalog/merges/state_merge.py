@@ -35,9 +35,10 @@ from polaris_spark.catalog.merges.merge_steps import (
     Strategy,
     name_of,
     owner_of_storage,
+    storage_key,
 )
 from polaris_spark.catalog.merges.snapshot_merge import ManifestSource
-from polaris_spark.catalog.rows import OWNERS, id_bytes, id_from
+from polaris_spark.catalog.rows import NAMES, OWNERS, id_bytes, id_from
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import CommitReader, Newest, Point, Read, State
@@ -60,9 +61,24 @@ def new_difference(
     Args:
         other: the other state, from which the branch takes the owners of new entities; None if it has no new entities.
     """
+    if other is not None:
+        changes = with_storage_tables(changes, other)
     new = [id_bytes(id) for id, change in changes.items() if change.before is None]
     owners = {} if other is None else _owners(other, new)
     return Difference(catalog.context.clock.now_ms(), str(uuid.uuid4()), changes, owners=owners)
+
+
+def with_storage_tables(changes: dict[int, EntityChange], other: CommitReader) -> dict[int, EntityChange]:
+    """Return the changes, and the storage tables of the materialized views among them, also those that the other state
+    has not changed. If a view is taken from the other state by the strategy 'theirs', so is its storage table."""
+    views = [change.after.key for change in changes.values() if change.after is not None]
+    keys = sorted(filter(None, map(storage_key, views)))
+    found = dict(changes)
+    for key, entry in zip(keys, other.index(NAMES).get_many(keys) if keys else (), strict=True):
+        if entry is not None and id_from(entry.value) not in found:
+            same = Version(key, entry.pointer)
+            found[id_from(entry.value)] = EntityChange(id_from(entry.value), same, same)
+    return found
 
 
 def _owners(other: CommitReader, entities: list[bytes]) -> dict[int, bytes]:
