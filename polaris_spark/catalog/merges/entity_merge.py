@@ -136,9 +136,9 @@ class MergeRun(StepRun):
         if base is None:
             raise EntityConflict("both sides added it, with different contents")
         if theirs is None:
-            raise EntityConflict("the other state removed it, and this branch changed it")
+            raise EntityConflict(f"the other state removed it, and this branch {_told(base, ours)}")
         if ours is None:
-            raise EntityConflict("the other state changed it, and this branch removed it")
+            raise EntityConflict(f"the other state {_told(base, theirs)}, and this branch removed it")
         key = _three_way(base.key, ours.key, theirs.key)
         if key is None:
             raise EntityConflict(
@@ -223,9 +223,14 @@ class MergeRun(StepRun):
         else:
             self.steps.pop(change.entity_id, None)
             if change.entity_id not in self._storage:  # the conflict of its view says it
-                kept = strategy is Strategy.OURS
-                told = GONE if lost else reason if kept else reason + self._sides(change, ours)
-                self._tell(version.key, "kept" if kept else "conflict", told)
+                if strategy is Strategy.OURS:
+                    self._tell(version.key, "kept", reason)
+                elif lost:
+                    self._report(version.key, GONE, Strategy.OURS)
+                else:
+                    lost = self._lost(change, ours)
+                    remedies = (Strategy.OURS,) if lost else (Strategy.OURS, Strategy.THEIRS)
+                    self._report(version.key, reason + self._sides(change, ours), *remedies)
 
     def _refuse_taken_names(self) -> None:
         """Find the steps whose new name already belongs to another entity of the branch, and resolve or report these
@@ -281,14 +286,18 @@ class MergeRun(StepRun):
         if same_kind and decode_key(key).kind == NAMESPACE and step.old is None:
             self._unite_namespaces(step, key, entry, strategy)
             return False
-        if strategy is Strategy.THEIRS and same_kind and self._stands_alone(key, entry):
+        replaces = same_kind and self._stands_alone(key, entry)
+        if strategy is Strategy.THEIRS and replaces:
             removed = EntityChange(entry.entity_id, Version(key, entry.content), None)
             self.steps[entry.entity_id] = Step(entry.entity_id, removed.before, None, removed, "removed")
             return True
         reason = f"the branch has another {KINDS[decode_key(key).kind]} of this name"
-        if strategy is not Strategy.OURS and same_kind:
+        if strategy is Strategy.OURS:
+            self._tell(step.new.key, "kept", reason)
+            return False
+        if same_kind:
             reason += self._difference_from(Version(key, entry.content), step.new)
-        self._tell(step.new.key, "kept" if strategy is Strategy.OURS else "conflict", reason)
+        self._report(step.new.key, reason, Strategy.OURS, *([Strategy.THEIRS] if replaces else []))
         return False
 
     def _difference_from(self, ours: Version, theirs: Version) -> str:
@@ -338,12 +347,12 @@ class MergeRun(StepRun):
                 if found := self.state.scan(NAMES, *subtree((*path, name)), limit=1):
                     inner = f"{KINDS[decode_key(found[0][0]).kind]} {name_of(found[0][0])}"
                     problem = f"the other state removed it, but this branch has {inner} in it"
-                    self._tell(version.key, "conflict", problem)
+                    self._report(version.key, problem)
             elif step.new is not None and (problem := self._clash(version)):
-                self._tell(version.key, "conflict", problem)
+                self._report(version.key, problem)
             elif step.new is not None and path and not self._has_parent(path, version.key):
                 reason = f"namespace {'.'.join(path)} does not exist in the branch"
-                self._tell(version.key, "conflict", reason)
+                self._report(version.key, reason)
 
     def _clash(self, version: Version) -> str:
         """Return why a namespace or a materialized view cannot have its name in the branch; empty if it can."""
@@ -374,6 +383,13 @@ def _same_name(key: bytes) -> list[bytes]:
 
 def _changed(old: Version, new: Version) -> str:
     return "changed" if old.key == new.key else "renamed"
+
+
+def _told(before: Version | None, after: Version | None) -> str:
+    """Return what happened to an entity that another state has removed."""
+    if before is None or after is None or before.key == after.key:
+        return "changed it"
+    return f"renamed it from {name_of(before.key)} to {name_of(after.key)}"
 
 
 def _three_way(base: Any, ours: Any, theirs: Any) -> Any:

@@ -52,7 +52,7 @@ from polaris_spark.catalog.tables.contents import (
 )
 from polaris_spark.catalog.tables.schema_merge import SCHEMA_MERGE, is_on
 from polaris_spark.commits.rows import LogEntry
-from polaris_spark.commits.state import Read, State
+from polaris_spark.commits.state import CommitReader, Read, State
 from polaris_spark.errors import ForbiddenError
 from polaris_spark.index import Entry, diff
 from polaris_spark.index.keys import decode_key
@@ -114,6 +114,8 @@ class Difference(NamedTuple):
     """Log entries of the merged commits, to add to the log of the branch."""
     owners: Mapping[int, bytes] = {}
     """Owners of entities that only the other state has, by entity id, as in the index `owners`."""
+    other: CommitReader | None = None
+    """The other state, unless the difference is that of no state."""
     restores: bool = False
     """Whether the other state is older than the base, as in a revert. A table in both states is then restored as by a
     rollback: it keeps its snapshots, and its branches, tags and properties are set back."""
@@ -125,6 +127,14 @@ GONE = "its files may be deleted already, so this content cannot be restored"
 
 class EntityConflict(Exception):  # noqa: N818  # a signal within a merge
     """The changes of an entity conflict; the message says how."""
+
+    def __init__(self, reason: str, *remedies: Strategy) -> None:
+        """
+        Args:
+            remedies: the strategies that resolve the conflict.
+        """
+        super().__init__(reason)
+        self.remedies = remedies
 
 
 class Step(NamedTuple):
@@ -172,6 +182,8 @@ class StepRun:
         self.difference = difference
         self.steps: dict[int, Step] = {}
         self.outcomes: list[Merged] = []
+        self.remedies: dict[Merged, tuple[Strategy, ...]] = {}
+        """For each reported conflict, the strategies that have not been tried and resolve it."""
         self._gone = set(difference.gone)
         """Ids of entities that cannot get their content in the other state (`Difference.gone`)."""
         self._storage: set[int] = set()
@@ -196,7 +208,7 @@ class StepRun:
                 self._place(step)
             except EntityConflict as conflict:
                 assert step.new is not None
-                self._tell(step.new.key, "conflict", str(conflict))
+                self._report(step.new.key, str(conflict), *conflict.remedies)
 
     def _in_order(self) -> Iterator[Step]:
         """Yield the steps that are not removals. They are in an order in which each name is free before another entity
@@ -337,10 +349,12 @@ class StepRun:
             )
         except TableConflictError as conflict:
             strategy = change.strategy_for(new, step.old)
+            lost = strategy is not Strategy.OURS and self._lost(step.change, new)
             if strategy is Strategy.FAIL:
-                raise EntityConflict(f"{conflict}{self._sides(step.change, new)}") from conflict
-            if strategy is Strategy.THEIRS and self._lost(step.change, new):
-                raise EntityConflict(GONE) from conflict
+                remedies = (Strategy.OURS,) if lost else (Strategy.OURS, Strategy.THEIRS)
+                raise EntityConflict(f"{conflict}{self._sides(step.change, new)}", *remedies) from conflict
+            if strategy is Strategy.THEIRS and lost:
+                raise EntityConflict(GONE, Strategy.OURS) from conflict
             if strategy is Strategy.THEIRS:
                 self._place(
                     Step(step.entity_id, new, Version(new.key, theirs.content), step.change, "replaced")
@@ -379,7 +393,7 @@ class StepRun:
                 f"{_shown(there)} in the other state"
             )
             if here != old and strategy is Strategy.FAIL:
-                self._tell(new.key, "conflict", problem)
+                self._report(new.key, problem, Strategy.OURS, Strategy.THEIRS)
                 return
             if here != old and strategy is Strategy.OURS:
                 kept = kept or problem
@@ -461,6 +475,15 @@ class StepRun:
         if owner_of_storage(key) is not None and action != "conflict" and self._is_storage(key):
             return  # the row of its view says it
         self.outcomes.append(Merged(KINDS[decode_key(key).kind], name_of(key), action, detail))
+
+    def _report(self, key: bytes, reason: str, *remedies: Strategy) -> None:
+        """Add the row of a conflict.
+
+        Args:
+            remedies: the strategies that have not been tried and resolve the conflict.
+        """
+        self._tell(key, "conflict", reason)
+        self.remedies[self.outcomes[-1]] = remedies
 
     def _is_storage(self, key: bytes) -> bool:
         """Whether a table is the storage table of a materialized view. The path of a storage table is the name of its

@@ -86,3 +86,13 @@ def test_tables_exchange_their_names_beside_tables_with_the_temporary_names(
     before = uuids(main) | {name: uuid for name, uuid in uuids(dev).items() if name.endswith("_")}
     merge(main, "dev")
     assert uuids(main) == before | {"t": before["u"], "u": before["t"]}
+
+
+def test_a_conflict_of_a_renamed_and_removed_table_names_the_old_and_new_name(
+    main: Client, opened: Opened
+) -> None:
+    dev = opened("dev")
+    rename(dev, "t", "b")
+    main.ok("DELETE", table("t"))
+    conflict(main, "dev", "the other state renamed it from db.t to db.b, and this branch removed it")
+    conflict(dev, "main", "the other state removed it, and this branch renamed it from db.t to db.b")
