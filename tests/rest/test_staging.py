@@ -13,6 +13,7 @@ from polaris_spark.catalog.merges import staging
 from polaris_spark.errors import (
     AlreadyExistsError,
     BadRequestError,
+    CommitFailedError,
     MergeConflictError,
     NotFoundError,
 )
@@ -287,3 +288,32 @@ def test_what_was_staged_for_a_branch_that_was_restored_is_committed(main: Clien
     ):
         call(main.session, change, **arguments)
     assert commit(main) == {"db.t": "changed"}
+
+
+def test_an_area_and_its_branch_create_the_same_namespace(main: Client) -> None:
+    area = staged(main)
+    for client in (area, main):
+        client.namespace("n")
+    area.create("x", namespace=("n",))
+    assert commit(main) == {"n.x": "added"}
+    main.create("y", namespace=("n",))
+    assert staged(main).names("n") == ["x", "y"]
+    area.create("z", namespace=("n",))
+    assert commit(main) == {"n.z": "added"}
+    assert main.names("n") == ["x", "y", "z"]
+
+
+def test_a_commit_succeeds_though_the_area_does_not_get_the_newest_state(
+    main: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise CommitFailedError("the area was changed")
+
+    area = staged(main)
+    write(area, "t", 1)
+    write(main, "u", 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(staging, "_renew", fail)
+        assert commit(main) == {"db.t": "changed"}
+    assert (read(main, "t"), read(area, "u")) == (1, 0)
+    assert read(staged(main), "u") == 2

@@ -7,7 +7,7 @@ states do not share are read, so the cost depends on the number of differences a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from polaris_spark.catalog.entities.entities import NameEntry
@@ -23,7 +23,7 @@ from polaris_spark.catalog.rows import NAMES, NAMESPACE, TABLE, VIEW, Namespace,
 from polaris_spark.catalog.tables.contents import content_of
 from polaris_spark.catalog.tables.summaries import number_in
 from polaris_spark.commits.rows import Commit
-from polaris_spark.commits.state import CommitReader
+from polaris_spark.commits.state import CommitReader, State
 from polaris_spark.index import Entry, IndexRoot, ShardReader, diff
 from polaris_spark.index.keys import decode_key
 
@@ -74,6 +74,79 @@ def _by_entity(differences: Iterable[tuple[bytes, Entry | None, Entry | None]]) 
             id = id_from(new.value)
             found[id] = EntityChange(id, found[id].before if id in found else None, Version(key, new.pointer))
     return found
+
+
+def namespaces_by_name(changes: Mapping[int, EntityChange], reader: ObjectReader) -> dict[int, EntityChange]:
+    """Return the changes with namespaces recognized by their names instead of their ids, and without namespaces whose
+    properties are the same in both states.
+
+    A namespace that two branches create separately has another id in each of them, and also after a merge has made one
+    namespace of both. A namespace cannot be renamed, so its name is the same in all states.
+    """
+    found: dict[int, EntityChange] = {}
+    spaces: dict[bytes, EntityChange] = {}
+    for id, change in changes.items():
+        before, after = change.before, change.after
+        key = (after or before).key  # type: ignore[union-attr]  # one of them is a version
+        if decode_key(key).kind != NAMESPACE:
+            found[id] = change
+            continue
+        known = spaces.get(key)
+        if known is not None:
+            found.pop(known.entity_id)
+            before, after = before or known.before, after or known.after
+            id = id if change.after else known.entity_id
+        found[id] = spaces[key] = EntityChange(id, before, after)
+    same = _with_equal_properties([(one.before, one.after) for one in spaces.values()], reader)
+    for change, equal in zip(spaces.values(), same, strict=True):
+        if equal:
+            del found[change.entity_id]
+    return found
+
+
+def of_own_namespaces(changes: Mapping[int, EntityChange], state: State) -> dict[int, EntityChange]:
+    """Return the changes with namespaces recognized by their names, under the ids that they have in a branch.
+
+    Args:
+        state: state of the branch. A version of a namespace with the same properties as in this state has the same
+            content in the result.
+    """
+    changes = namespaces_by_name(changes, state)
+    keys = {
+        (one.after or one.before).key: id  # type: ignore[union-attr]  # one of them is a version
+        for id, one in changes.items()
+    }
+    names = [key for key in keys if decode_key(key).kind == NAMESPACE]
+    own = {
+        keys[name]: (id_from(entry.value), Version(name, entry.pointer))
+        for name, entry in zip(names, state.lookup_many(NAMES, names), strict=True)
+        if entry is not None
+    }
+    pairs = [(version, own[id][1]) for id in own for version in changes[id][1:]]
+    same = iter(_with_equal_properties(pairs, state))
+    found: dict[int, EntityChange] = {}
+    for id, change in changes.items():
+        if id not in own:
+            found[id] = change
+            continue
+        own_id, ours = own[id]
+        before, after = (ours if next(same) else version for version in change[1:])
+        found[own_id] = EntityChange(own_id, before, after)
+    return found
+
+
+def _with_equal_properties(
+    pairs: Sequence[tuple[Version | None, Version | None]], reader: ObjectReader
+) -> list[bool]:
+    """Return for each pair whether both are versions of namespaces with the same properties."""
+    ids = {one.content for pair in pairs for one in pair if one is not None and None not in pair}
+    contents = reader.get_many(ids, Namespace) if ids else {}
+    return [
+        one is not None
+        and other is not None
+        and contents[one.content].properties == contents[other.content].properties
+        for one, other in pairs
+    ]
 
 
 def entry_of(entity_id: int, version: Version) -> NameEntry:

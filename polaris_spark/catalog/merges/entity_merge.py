@@ -8,8 +8,10 @@ contents of tables, in `table_merge`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
+
+import msgspec
 
 from polaris_spark.catalog.entities.entities import NameEntry, TableName, find, namespace_key, table_key
 from polaris_spark.catalog.entities.materialized_views import (
@@ -17,7 +19,13 @@ from polaris_spark.catalog.entities.materialized_views import (
     require_no_namespace,
     require_no_view,
 )
-from polaris_spark.catalog.merges.differences import EntityChange, Version, differences, fields_in_text
+from polaris_spark.catalog.merges.differences import (
+    EntityChange,
+    Version,
+    differences,
+    fields_in_text,
+    of_own_namespaces,
+)
 from polaris_spark.catalog.merges.merge_steps import (
     GONE,
     KINDS,
@@ -31,9 +39,10 @@ from polaris_spark.catalog.merges.merge_steps import (
     key_of,
     name_of,
     owner_of_storage,
+    storage_key,
 )
 from polaris_spark.catalog.metadata.rows import View
-from polaris_spark.catalog.rows import IDS, NAMES, NAMESPACE, TABLE, VIEW, id_bytes
+from polaris_spark.catalog.rows import IDS, NAMES, NAMESPACE, TABLE, VIEW, Namespace, id_bytes
 from polaris_spark.catalog.tables.contents import content_of
 from polaris_spark.commits.state import State
 from polaris_spark.errors import AlreadyExistsError
@@ -44,6 +53,8 @@ class MergeRun(StepRun):
     """One run of `MergeStates.apply`: decides the steps of the merge, and carries them out."""
 
     def __init__(self, change: MergeChange, state: State, difference: Difference) -> None:
+        if not difference.begun:  # in a transaction, a namespace has the same id as in the branch
+            difference = difference._replace(changes=of_own_namespaces(difference.changes, state))
         super().__init__(change, state, difference)
         self.conflicts: dict[int, str] = {}
 
@@ -56,7 +67,7 @@ class MergeRun(StepRun):
         self._join_materialized_views(ours)
         for id, reason in list(self.conflicts.items()):
             self._resolve(self.difference.changes[id], ours[id], reason)
-        self._refuse_taken_names(ours)
+        self._refuse_taken_names()
         self._carry_out()
         self._check_namespaces()
         return sorted(self.outcomes, key=lambda one: (one.name, one.kind))
@@ -109,21 +120,25 @@ class MergeRun(StepRun):
     def _step(self, change: EntityChange, ours: Version | None) -> Step | None:
         """Return the step that changes an entity in the branch; None if it needs no change."""
         id, base, theirs = change
-        if ours == theirs:
+        if theirs in (ours, base):
             return None
         if ours == base and self._rolls_back(base, theirs):
             assert theirs is not None
             assert base is not None
             return Step(id, ours, Version(theirs.key, base.content), change, "merged", merges=True)
+        if ours is not None and ours == base and theirs is not None and self._is_of_another(theirs, id):
+            return Step(id, ours, ours, change, "changed", merges=True)
         if ours == base:
             action = "added" if base is None else "removed" if theirs is None else _changed(base, theirs)
             return Step(id, ours, theirs, change, action)
+        if base is None and ours is not None and decode_key(ours.key).kind == NAMESPACE:
+            return Step(id, ours, ours, change, "merged", merges=True)
         if base is None:
             raise EntityConflict("both sides added it, with different contents")
         if theirs is None:
-            raise EntityConflict("the other state removed it, and this branch changed it")
+            raise EntityConflict(f"the other state removed it, and this branch {_told(base, ours)}")
         if ours is None:
-            raise EntityConflict("the other state changed it, and this branch removed it")
+            raise EntityConflict(f"the other state {_told(base, theirs)}, and this branch removed it")
         key = _three_way(base.key, ours.key, theirs.key)
         if key is None:
             raise EntityConflict(
@@ -134,8 +149,25 @@ class MergeRun(StepRun):
             new = Version(key, content)
             return None if new == ours else Step(id, ours, new, change, _changed(ours, new))
         if decode_key(key).kind == VIEW:
-            raise EntityConflict("both sides changed the view")
+            if not self._same_view(ours, theirs):
+                raise EntityConflict("both sides changed the view")
+            new = Version(key, ours.content)
+            return None if new == ours else Step(id, ours, new, change, "renamed")
         return Step(id, ours, Version(key, ours.content), change, "merged", merges=True)
+
+    def _is_of_another(self, theirs: Version, id: int) -> bool:
+        """Whether a version of a namespace is that of another namespace with the same name: its content has another id
+        than the branch's namespace."""
+        is_namespace = decode_key(theirs.key).kind == NAMESPACE
+        return is_namespace and self.state.get(theirs.content, Namespace).entity_id != id
+
+    def _same_view(self, ours: Version, theirs: Version) -> bool:
+        """Whether two versions of a view differ only in their metadata files, because both sides made the same
+        changes."""
+        mine, other = (content_of(self.state, one.content, View) for one in (ours, theirs))
+        if not (isinstance(mine, View) and isinstance(other, View)):
+            return False
+        return mine == msgspec.structs.replace(other, metadata_location=mine.metadata_location)
 
     def _rolls_back(self, base: Version | None, theirs: Version | None) -> bool:
         """Whether the merge restores an older version of a table. This is done like a rollback: the table keeps its
@@ -191,37 +223,82 @@ class MergeRun(StepRun):
         else:
             self.steps.pop(change.entity_id, None)
             if change.entity_id not in self._storage:  # the conflict of its view says it
-                kept = strategy is Strategy.OURS
-                told = GONE if lost else reason if kept else reason + self._sides(change, ours)
-                self._tell(version.key, "kept" if kept else "conflict", told)
+                if strategy is Strategy.OURS:
+                    self._tell(version.key, "kept", reason)
+                elif lost:
+                    self._report(version.key, GONE, Strategy.OURS)
+                else:
+                    lost = self._lost(change, ours)
+                    remedies = (Strategy.OURS,) if lost else (Strategy.OURS, Strategy.THEIRS)
+                    self._report(version.key, reason + self._sides(change, ours), *remedies)
 
-    def _refuse_taken_names(self, ours: Mapping[int, Version | None]) -> None:
+    def _refuse_taken_names(self) -> None:
         """Find the steps whose new name already belongs to another entity of the branch, and resolve or report these
-        conflicts. Two namespaces of the same name become one namespace."""
+        conflicts. Two namespaces of the same name become one namespace.
+
+        An entity whose step is dropped keeps its old name. Steps that would give this name to other entities are then
+        looked at again.
+        """
+        moves = {
+            step.new.key: step
+            for step in self.steps.values()
+            if step.new is not None and key_of(step.old) != step.new.key
+        }
         freed = {
             step.old.key for step in self.steps.values() if step.old and step.old.key != key_of(step.new)
         }
-        for step in list(self.steps.values()):
-            if step.new is None or (step.old is not None and step.old.key == step.new.key):
-                continue
-            taken = self._occupant(step, freed)
+        left = list(moves.values())[::-1]
+        while left:
+            step = left.pop()
+            assert step.new is not None
+            taken = None if self._is_settled(step, moves) else self._occupant(step, freed)
             if taken is None:
                 continue
             key, entry = taken
-            strategy = self.change.strategy_for(step.new)
-            same_kind = key == step.new.key
-            if same_kind and decode_key(key).kind == NAMESPACE and step.old is None:
-                del self.steps[step.entity_id]
-                self._unite_namespaces(step, key, entry, strategy)
-            elif strategy is Strategy.THEIRS and same_kind and self._stands_alone(key, entry):
-                removed = EntityChange(entry.entity_id, Version(key, entry.content), None)
-                self.steps[entry.entity_id] = Step(entry.entity_id, removed.before, None, removed, "removed")
-            else:
-                del self.steps[step.entity_id]
-                reason = f"the branch has another {KINDS[decode_key(key).kind]} of this name"
-                if strategy is not Strategy.OURS and same_kind:
-                    reason += self._difference_from(Version(key, entry.content), step.new)
-                self._tell(step.new.key, "kept" if strategy is Strategy.OURS else "conflict", reason)
+            if self._makes_room(step, key, entry):
+                freed.add(key)
+                continue
+            # The storage table of a materialized view stays with its view.
+            for dropped in (step, moves.get(storage_key(step.new.key))):
+                if dropped is not None and self.steps.get(dropped.entity_id) is dropped:
+                    del self.steps[dropped.entity_id]
+                    if dropped.old is not None:
+                        freed.discard(dropped.old.key)
+                        left += [moves[one] for one in _same_name(dropped.old.key) if one in moves]
+
+    def _is_settled(self, step: Step, moves: Mapping[bytes, Step]) -> bool:
+        """Whether a step need not be looked at: it was dropped, or it is that of a storage table and goes with the step
+        of its materialized view."""
+        owner = None if step.new is None else owner_of_storage(step.new.key)
+        return self.steps.get(step.entity_id) is not step or owner in moves
+
+    def _makes_room(self, step: Step, key: bytes, entry: NameEntry) -> bool:
+        """Resolve or report the conflict of a step whose new name belongs to another entity. Return whether this entity
+        is removed, so that the step gets the name. Otherwise, the step must be dropped.
+
+        Args:
+            key: key of the other entity.
+            entry: entry of the other entity.
+        """
+        assert step.new is not None
+        strategy = self.change.strategy_for(step.new)
+        same_kind = key == step.new.key
+        if same_kind and decode_key(key).kind == NAMESPACE and step.old is None:
+            self._unite_namespaces(step, key, entry, strategy)
+            return False
+        replaces = same_kind and self._stands_alone(key, entry)
+        if strategy is Strategy.THEIRS and replaces:
+            removed = EntityChange(entry.entity_id, Version(key, entry.content), None)
+            self.steps[entry.entity_id] = Step(entry.entity_id, removed.before, None, removed, "removed")
+            return True
+        reason = f"the branch has another {KINDS[decode_key(key).kind]} of this name"
+        if strategy is Strategy.OURS:
+            self._tell(step.new.key, "kept", reason)
+            return False
+        if same_kind:
+            reason += self._difference_from(Version(key, entry.content), step.new)
+        self._report(step.new.key, reason, Strategy.OURS, *([Strategy.THEIRS] if replaces else []))
+        return False
 
     def _difference_from(self, ours: Version, theirs: Version) -> str:
         """Return how the new entity differs from the entity of the same name in the branch, as text to append to the
@@ -237,7 +314,7 @@ class MergeRun(StepRun):
             return isinstance(value, View) and not is_materialized(value)
         return owner_of_storage(key) is None
 
-    def _occupant(self, step: Step, freed: Iterable[bytes]) -> tuple[bytes, NameEntry] | None:
+    def _occupant(self, step: Step, freed: Collection[bytes]) -> tuple[bytes, NameEntry] | None:
         """Return the key and entry of another entity of the branch that already has the new name of a step. Return None
         if there is none, or if the merge frees this name.
 
@@ -245,11 +322,7 @@ class MergeRun(StepRun):
             freed: keys of the names that the merge takes from their entities.
         """
         assert step.new is not None
-        path, kind, name = decode_key(step.new.key)
-        keys = [step.new.key]
-        if kind != NAMESPACE:
-            keys = [table_key(TableName(path, name), one) for one in (kind, VIEW if kind == TABLE else TABLE)]
-        for key in keys:
+        for key in _same_name(step.new.key):
             found = find(self.state, key)
             if found is not None and key not in freed and found.entity_id != step.entity_id:
                 return key, found
@@ -274,12 +347,12 @@ class MergeRun(StepRun):
                 if found := self.state.scan(NAMES, *subtree((*path, name)), limit=1):
                     inner = f"{KINDS[decode_key(found[0][0]).kind]} {name_of(found[0][0])}"
                     problem = f"the other state removed it, but this branch has {inner} in it"
-                    self._tell(version.key, "conflict", problem)
+                    self._report(version.key, problem)
             elif step.new is not None and (problem := self._clash(version)):
-                self._tell(version.key, "conflict", problem)
+                self._report(version.key, problem)
             elif step.new is not None and path and not self._has_parent(path, version.key):
                 reason = f"namespace {'.'.join(path)} does not exist in the branch"
-                self._tell(version.key, "conflict", reason)
+                self._report(version.key, reason)
 
     def _clash(self, version: Version) -> str:
         """Return why a namespace or a materialized view cannot have its name in the branch; empty if it can."""
@@ -300,8 +373,23 @@ class MergeRun(StepRun):
         return owner is not None and find(self.state, owner) is not None
 
 
+def _same_name(key: bytes) -> list[bytes]:
+    """Return the keys of which a branch can have only one: a table and a view cannot have the same name."""
+    path, kind, name = decode_key(key)
+    if kind == NAMESPACE:
+        return [key]
+    return [table_key(TableName(path, name), one) for one in (kind, VIEW if kind == TABLE else TABLE)]
+
+
 def _changed(old: Version, new: Version) -> str:
     return "changed" if old.key == new.key else "renamed"
+
+
+def _told(before: Version | None, after: Version | None) -> str:
+    """Return what happened to an entity that another state has removed."""
+    if before is None or after is None or before.key == after.key:
+        return "changed it"
+    return f"renamed it from {name_of(before.key)} to {name_of(after.key)}"
 
 
 def _three_way(base: Any, ours: Any, theirs: Any) -> Any:

@@ -22,7 +22,7 @@ from polaris_spark.catalog.entities.entities import (
     remove_entity,
     table_key,
 )
-from polaris_spark.catalog.entities.materialized_views import STORAGE
+from polaris_spark.catalog.entities.materialized_views import STORAGE, storage_name
 from polaris_spark.catalog.files.locations import Holdings
 from polaris_spark.catalog.merges.differences import EntityChange, Version, differences_text, entry_of
 from polaris_spark.catalog.merges.kept_snapshots import adds_only_snapshots, with_kept_snapshots
@@ -52,7 +52,7 @@ from polaris_spark.catalog.tables.contents import (
 )
 from polaris_spark.catalog.tables.schema_merge import SCHEMA_MERGE, is_on
 from polaris_spark.commits.rows import LogEntry
-from polaris_spark.commits.state import Read, State
+from polaris_spark.commits.state import CommitReader, Read, State
 from polaris_spark.errors import ForbiddenError
 from polaris_spark.index import Entry, diff
 from polaris_spark.index.keys import decode_key
@@ -114,6 +114,8 @@ class Difference(NamedTuple):
     """Log entries of the merged commits, to add to the log of the branch."""
     owners: Mapping[int, bytes] = {}
     """Owners of entities that only the other state has, by entity id, as in the index `owners`."""
+    other: CommitReader | None = None
+    """The other state, unless the difference is that of no state."""
     restores: bool = False
     """Whether the other state is older than the base, as in a revert. A table in both states is then restored as by a
     rollback: it keeps its snapshots, and its branches, tags and properties are set back."""
@@ -125,6 +127,14 @@ GONE = "its files may be deleted already, so this content cannot be restored"
 
 class EntityConflict(Exception):  # noqa: N818  # a signal within a merge
     """The changes of an entity conflict; the message says how."""
+
+    def __init__(self, reason: str, *remedies: Strategy) -> None:
+        """
+        Args:
+            remedies: the strategies that resolve the conflict.
+        """
+        super().__init__(reason)
+        self.remedies = remedies
 
 
 class Step(NamedTuple):
@@ -172,6 +182,8 @@ class StepRun:
         self.difference = difference
         self.steps: dict[int, Step] = {}
         self.outcomes: list[Merged] = []
+        self.remedies: dict[Merged, tuple[Strategy, ...]] = {}
+        """For each reported conflict, the strategies that have not been tried and resolve it."""
         self._gone = set(difference.gone)
         """Ids of entities that cannot get their content in the other state (`Difference.gone`)."""
         self._storage: set[int] = set()
@@ -196,7 +208,7 @@ class StepRun:
                 self._place(step)
             except EntityConflict as conflict:
                 assert step.new is not None
-                self._tell(step.new.key, "conflict", str(conflict))
+                self._report(step.new.key, str(conflict), *conflict.remedies)
 
     def _in_order(self) -> Iterator[Step]:
         """Yield the steps that are not removals. They are in an order in which each name is free before another entity
@@ -229,7 +241,13 @@ class StepRun:
         old, state = step.old, self.state
         assert old is not None
         path, kind, _ = decode_key(old.key)
-        aside = Version(table_key(TableName(path, f"{step.entity_id:x}"), kind), old.content)
+        wanted = {key_of(one.new) for one in self.steps.values()}
+        key = b""
+        name = f"{step.entity_id:x}"
+        while not key or key in wanted or find(state, key) is not None:
+            key = table_key(TableName(path, name), kind)
+            name += "_"
+        aside = Version(key, old.content)
         state.remove(NAMES, old.key)
         put(state, aside.key, entry_of(step.entity_id, aside))
         moved = step._replace(new=aside)
@@ -331,10 +349,12 @@ class StepRun:
             )
         except TableConflictError as conflict:
             strategy = change.strategy_for(new, step.old)
+            lost = strategy is not Strategy.OURS and self._lost(step.change, new)
             if strategy is Strategy.FAIL:
-                raise EntityConflict(f"{conflict}{self._sides(step.change, new)}") from conflict
-            if strategy is Strategy.THEIRS and self._lost(step.change, new):
-                raise EntityConflict(GONE) from conflict
+                remedies = (Strategy.OURS,) if lost else (Strategy.OURS, Strategy.THEIRS)
+                raise EntityConflict(f"{conflict}{self._sides(step.change, new)}", *remedies) from conflict
+            if strategy is Strategy.THEIRS and lost:
+                raise EntityConflict(GONE, Strategy.OURS) from conflict
             if strategy is Strategy.THEIRS:
                 self._place(
                     Step(step.entity_id, new, Version(new.key, theirs.content), step.change, "replaced")
@@ -349,10 +369,12 @@ class StepRun:
             part.said = {**self.difference.summaries.get(step.entity_id, {}), "from": change.label}
             prepared = Prepared(now, self.difference.unique)
             part.store(state, entry_of(step.entity_id, new), merged.draft, prepared, effective)
-        self._tell(new.key, "merged")
+            self._tell(new.key, "merged")
+        elif step.old is not None and step.old.key != new.key:
+            self._tell(new.key, "renamed", name_of(base.key))
 
     def _merge_namespace(self, step: Step, strategy: Strategy) -> None:
-        """Merge the properties of a namespace that both sides changed."""
+        """Merge the properties of a namespace that both sides changed, or that has another id on the other side."""
         state, new = self.state, step.new
         base, theirs = step.change.before, step.change.after
         assert new is not None
@@ -361,17 +383,20 @@ class StepRun:
         mine = state.get_for_rewrite(new.content, Namespace)
         other = state.get(theirs.content, Namespace).properties
         properties = dict(mine.properties)
+        kept = ""
         for name in dict.fromkeys((*before, *other)):
             old, here, there = before.get(name), mine.properties.get(name), other.get(name)
             if there in (old, here):
                 continue
+            problem = (
+                f"both sides changed the property {name!r}: it is {_shown(here)} in this branch and "
+                f"{_shown(there)} in the other state"
+            )
             if here != old and strategy is Strategy.FAIL:
-                problem = (
-                    f"both sides changed the property {name!r}: it is {_shown(here)} in this branch and "
-                    f"{_shown(there)} in the other state"
-                )
-                self._tell(new.key, "conflict", problem)
+                self._report(new.key, problem, Strategy.OURS, Strategy.THEIRS)
                 return
+            if here != old and strategy is Strategy.OURS:
+                kept = kept or problem
             if here == old or strategy is Strategy.THEIRS:
                 properties.pop(name, None)
                 properties |= {} if there is None else {name: there}
@@ -380,7 +405,9 @@ class StepRun:
             put(state, new.key, NameEntry(content, step.entity_id))
             changed = step._replace(new=Version(new.key, content))
             self._log(changed, "update", before=new.content, after=content)
-        self._tell(new.key, "merged")
+            self._tell(new.key, step.action)
+        elif kept:
+            self._tell(new.key, "kept", kept)
 
     def _occupy(self, step: Step) -> None:
         """Record the locations of a table or view whose content changed."""
@@ -449,6 +476,15 @@ class StepRun:
             return  # the row of its view says it
         self.outcomes.append(Merged(KINDS[decode_key(key).kind], name_of(key), action, detail))
 
+    def _report(self, key: bytes, reason: str, *remedies: Strategy) -> None:
+        """Add the row of a conflict.
+
+        Args:
+            remedies: the strategies that have not been tried and resolve the conflict.
+        """
+        self._tell(key, "conflict", reason)
+        self.remedies[self.outcomes[-1]] = remedies
+
     def _is_storage(self, key: bytes) -> bool:
         """Whether a table is the storage table of a materialized view. The path of a storage table is the name of its
         view, so no namespace has this path."""
@@ -468,6 +504,12 @@ def owner_of_storage(key: bytes) -> bytes | None:
     if kind != TABLE or name != STORAGE or len(path) < 2:
         return None
     return table_key(TableName(path[:-1], path[-1]), VIEW)
+
+
+def storage_key(key: bytes) -> bytes:
+    """Return the key that the storage table of a view has if the view is materialized; empty if it is no view."""
+    path, kind, name = decode_key(key)
+    return table_key(storage_name(TableName(path, name))) if kind == VIEW else b""
 
 
 def same_snapshots(state: State, content: int, later: int) -> bool:

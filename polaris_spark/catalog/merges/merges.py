@@ -32,7 +32,12 @@ from polaris_spark.catalog.merges.checked_merge import (
     merge_checked,
     unevaluated,
 )
-from polaris_spark.catalog.merges.differences import EntityChange, Version, changed_entities
+from polaris_spark.catalog.merges.differences import (
+    EntityChange,
+    Version,
+    changed_entities,
+    namespaces_by_name,
+)
 from polaris_spark.catalog.merges.merge_steps import KINDS, Difference, Merged, Strategy, same_snapshots
 from polaris_spark.catalog.merges.state_merge import MERGED, MergeStates, new_difference
 from polaris_spark.catalog.rows import IDS, NAMES, TABLE, id_bytes
@@ -68,7 +73,8 @@ class Options(NamedTuple):
 
 def compare(catalog: Catalog, before: CommitReader, after: CommitReader) -> list[EntityChange]:
     """Return the entities that differ between two states, sorted by name."""
-    return list(changed_entities(catalog.reader.read_shards, before.commit, after.commit).values())
+    changes = changed_entities(catalog.reader.read_shards, before.commit, after.commit)
+    return list(namespaces_by_name(changes, catalog.view(after)).values())
 
 
 def merge_branch(
@@ -98,6 +104,7 @@ def merge_branch(
         changes = changed_entities(
             catalog.reader.read_shards, theirs.store.get(base.commit, Commit), theirs.commit
         )
+        changes = namespaces_by_name(changes, view)
         if staged and changes:
             _require_area_of(catalog, source, view.base, theirs)
         ancestry = ancestry_of(theirs) if changes or not staged else None

@@ -17,6 +17,7 @@ are staged later belong to the next call.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from polaris_spark.catalog.branches.branches import branch_of, create_area
@@ -24,7 +25,7 @@ from polaris_spark.catalog.branches.merge_base import ancestry_of, merge_base
 from polaris_spark.catalog.branches.states import catalog_at
 from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.catalog.catalogs.references import head_name
-from polaris_spark.catalog.merges.differences import changed_entities
+from polaris_spark.catalog.merges.differences import changed_entities, namespaces_by_name
 from polaris_spark.catalog.merges.merge_steps import Difference, Merged
 from polaris_spark.catalog.merges.merges import Options, merge_branch
 from polaris_spark.catalog.merges.state_merge import MergeStates, new_difference
@@ -32,7 +33,7 @@ from polaris_spark.catalog.merges.transactions import refuse_nested
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import Commit
 from polaris_spark.commits.state import State
-from polaris_spark.errors import AlreadyExistsError, NotFoundError
+from polaris_spark.errors import AlreadyExistsError, NotFoundError, PolarisError
 from polaris_spark.names import AREA
 
 
@@ -98,7 +99,9 @@ def commit_staged(
         ) from error
     merged = merge_branch(onto, AREA + name, operation, options, staged=True)
     if not options.dry_run:
-        _renew(catalog_at(catalog, AREA + name), target, operation)
+        # The changes are committed. If the area cannot get the newest state now, the next `stage` tries it again.
+        with contextlib.suppress(PolarisError):
+            _renew(catalog_at(catalog, AREA + name), target, operation)
     return merged
 
 
@@ -119,9 +122,11 @@ def _renew(staged: Catalog, target: str, operation: Operation) -> None:
         view.require_newest()
         theirs = branch_of(staged, target)
         base = theirs.store.get(merge_base(theirs.store, view.base, theirs).commit, Commit)
-        read = staged.reader.read_shards
-        changes = changed_entities(read, base, theirs.commit)
-        if not changes or changed_entities(read, base, view.base.commit):
+        changes, staged_changes = (
+            namespaces_by_name(changed_entities(staged.reader.read_shards, base, commit), view)
+            for commit in (theirs.commit, view.base.commit)
+        )
+        if not changes or staged_changes:
             return new_difference(staged, {})
         return new_difference(staged, changes, theirs)._replace(ancestry=ancestry_of(theirs))
 

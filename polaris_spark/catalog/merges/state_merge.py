@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from polaris_spark.catalog.branches.merge_base import record_merge
 from polaris_spark.catalog.catalogs.catalog import Catalog
-from polaris_spark.catalog.entities.entities import Context
+from polaris_spark.catalog.entities.entities import Context, TableName, namespace_key, table_key
 from polaris_spark.catalog.merges.differences import EntityChange, Version
 from polaris_spark.catalog.merges.entity_merge import MergeRun
 from polaris_spark.catalog.merges.merge_steps import (
@@ -35,13 +35,14 @@ from polaris_spark.catalog.merges.merge_steps import (
     Strategy,
     name_of,
     owner_of_storage,
+    storage_key,
 )
 from polaris_spark.catalog.merges.snapshot_merge import ManifestSource
-from polaris_spark.catalog.rows import NAMESPACE, OWNERS, id_bytes, id_from
+from polaris_spark.catalog.rows import NAMES, NAMESPACE, OWNERS, TABLE, VIEW, id_bytes, id_from
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import CommitReader, Newest, Point, Range, Read, State
-from polaris_spark.errors import MergeConflictError
+from polaris_spark.errors import InputError, MergeConflictError
 from polaris_spark.index.keys import decode_key
 
 MERGED = "merged"
@@ -60,9 +61,25 @@ def new_difference(
     Args:
         other: the other state, from which the branch takes the owners of new entities; None if it has no new entities.
     """
+    if other is not None:
+        changes = with_storage_tables(changes, other)
     new = [id_bytes(id) for id, change in changes.items() if change.before is None]
     owners = {} if other is None else _owners(other, new)
-    return Difference(catalog.context.clock.now_ms(), str(uuid.uuid4()), changes, owners=owners)
+    now = catalog.context.clock.now_ms()
+    return Difference(now, str(uuid.uuid4()), changes, owners=owners, other=other)
+
+
+def with_storage_tables(changes: dict[int, EntityChange], other: CommitReader) -> dict[int, EntityChange]:
+    """Return the changes, and the storage tables of the materialized views among them, also those that the other state
+    has not changed. If a view is taken from the other state by the strategy 'theirs', so is its storage table."""
+    views = [change.after.key for change in changes.values() if change.after is not None]
+    keys = sorted(filter(None, map(storage_key, views)))
+    found = dict(changes)
+    for key, entry in zip(keys, other.index(NAMES).get_many(keys) if keys else (), strict=True):
+        if entry is not None and id_from(entry.value) not in found:
+            same = Version(key, entry.pointer)
+            found[id_from(entry.value)] = EntityChange(id_from(entry.value), same, same)
+    return found
 
 
 def _owners(other: CommitReader, entities: list[bytes]) -> dict[int, bytes]:
@@ -129,6 +146,7 @@ class MergeStates(MergeChange):
     def apply(self, state: State, prepared: Difference) -> list[Merged]:
         self.guard(state)
         state.add_all(prepared.objects)
+        self._refuse_unknown_names(state, prepared)
         run = MergeRun(self, state, prepared)
         begun = Newest(prepared.begun)
         if prepared.begun and state.holds([begun]):
@@ -139,7 +157,7 @@ class MergeStates(MergeChange):
             merged = run.merge()
         conflicts = [one for one in merged if one.action == "conflict"]
         if conflicts and not self._dry_run:
-            raise MergeConflictError(self._told(conflicts))
+            raise MergeConflictError(self._told(conflicts, run.remedies))
         if prepared.ancestry is not None and not conflicts:
             record_merge(state, prepared.ancestry)
         if not conflicts:
@@ -147,22 +165,33 @@ class MergeStates(MergeChange):
                 state.log(entry)
         return merged
 
-    def _told(self, conflicts: list[Merged]) -> str:
+    def _refuse_unknown_names(self, state: State, difference: Difference) -> None:
+        """Check that the names in the strategies of single entities are names of entities.
+
+        Raises:
+            InputError: an entity of this name neither exists in the branch or the other state, nor was changed.
+        """
+        if not self._strategies or not difference.changes:
+            return
+        versions = [version for change in difference.changes.values() for version in change[1:]]
+        known = {name_of(version.key) for version in versions if version is not None}
+        states = [state.base, *([] if difference.other is None else [difference.other])]
+        for name in self._strategies.keys() - known:
+            keys = sorted(_keys_named(name))
+            if not any(entry for one in states for entry in one.index(NAMES).get_many(keys)):
+                raise InputError(
+                    f"'strategies' has the name {name[:200]!r}, but neither the branch nor the other state has a "
+                    "namespace, table or view of this name; write names as in the result of 'dry_run', such as db.t, "
+                    "without quotes"
+                )
+
+    def _told(self, conflicts: list[Merged], remedies: Mapping[Merged, Sequence[Strategy]]) -> str:
         shown = "; ".join(f"{one.kind} {one.name}: {one.detail}" for one in conflicts[:_SHOWN])
         more = f"; and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
         return (
             f"{self.label} has {len(conflicts)} conflict{'s' * (len(conflicts) > 1)}, nothing was changed: "
-            f"{shown}{more}; {self._advice or self._untried(conflicts)}"
+            f"{shown}{more}; {self._advice or _advice_on(conflicts, remedies)}"
         )
-
-    def _untried(self, conflicts: list[Merged]) -> str:
-        chosen = {self._strategies.get(one.name, self._strategy) for one in conflicts}
-        advice = {
-            Strategy.FAIL: "choose the strategy 'ours' or 'theirs' for them",
-            Strategy.THEIRS: "the strategy 'theirs' cannot resolve this: choose 'ours', or change the branch first",
-            Strategy.OURS: "the strategy 'ours' cannot resolve this: change the branch first",
-        }
-        return "; ".join(text for strategy, text in advice.items() if strategy in chosen)
 
     def repeat(self, state: State, entries: list[LogEntry]) -> list[Merged]:
         return [
@@ -185,6 +214,38 @@ _ACTIONS = {
     for kind in KINDS.values()
     for verb, action in (("create", "added"), ("undrop", "added"), ("drop", "removed"), ("rename", "renamed"))
 }
+
+
+def _keys_named(name: str) -> list[bytes]:
+    """Return the keys that entities with a name such as `a.b.c` may have in the index `names`."""
+    *path, last = name.split(".")
+    if not all((*path, last)):
+        return []
+    keys = [namespace_key((*path, last))]
+    return keys + [table_key(TableName(tuple(path), last), kind) for kind in (TABLE, VIEW) if path]
+
+
+def _advice_on(conflicts: Sequence[Merged], remedies: Mapping[Merged, Sequence[Strategy]]) -> str:
+    """Return what the user can do about conflicts."""
+    named: dict[Sequence[Strategy], list[str]] = {}
+    for one in conflicts:
+        named.setdefault(tuple(remedies.get(one, ())), []).append(one.name)
+    return "; ".join(_advice(strategies, named[strategies], alone=len(named) == 1) for strategies in named)
+
+
+def _advice(strategies: Sequence[Strategy], names: Sequence[str], *, alone: bool) -> str:
+    """Return what the user can do about conflicts that the same strategies resolve.
+
+    Args:
+        alone: whether there are no other conflicts.
+    """
+    listed = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    these = ("this" if len(names) == 1 else "them") if alone else listed
+    if len(strategies) > 1:
+        return f"choose the strategy 'ours' or 'theirs' for {'them' if alone else listed}"
+    if strategies:
+        return f"only the strategy {strategies[0].value!r} can resolve {these}: choose it, or change the branch first"
+    return f"no strategy can resolve {these}: change the branch first"
 
 
 def _refuse_changed(state: State, reads: Sequence[Read]) -> None:

@@ -117,6 +117,7 @@ class _Merge(SnapshotMerge):
             )
             for name in changed
         }
+        merged = {name: value for name, value in merged.items() if value != ours.properties.get(name)}
         values = {name: value for name, value in merged.items() if value is not None}
         if values:
             self._apply({"action": "set-properties", "updates": values})

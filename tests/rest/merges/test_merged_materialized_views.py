@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polaris_spark.clock import ManualClock
-from tests.rest.client import Client, table, view, view_request
+from tests.rest.client import Client, set_properties, table, view, view_request
 from tests.rest.materialized import create_materialized_view, refresh
 from tests.rest.merges.steps import DAY, Opened, conflict, make, merge, number, revert
 
@@ -69,3 +69,33 @@ def test_a_materialized_view_does_not_make_room_for_another_view(main: Client, o
     dev.ok("POST", "v1/namespaces/db/views", view_request("same"))
     create_materialized_view(main.session.catalog, "same")
     conflict(main, "dev", "view db.same: the branch has another view of this name", strategy="theirs")
+
+
+def test_the_strategy_theirs_takes_a_materialized_view_with_its_unchanged_rows(
+    main: Client, opened: Opened
+) -> None:
+    create_materialized_view(main.session.catalog, "mv")
+    refreshed(main, 1, 1)
+    dev = opened("dev")
+    create_materialized_view(dev.session.catalog, "mv", sql="select 2", replace=True)
+    rows = dev.load("storage", ("db", "mv"))["metadata"]["current-snapshot-id"]
+    refreshed(main, 2, 2, 1)
+    both = "view db.mv: both sides changed or refreshed the materialized view"
+    assert "1 conflict," in conflict(main, "dev", both)
+    assert merge(main, "dev", strategy="theirs") == {"db.mv": "replaced"}
+    [version] = main.ok("GET", view("mv"))["metadata"]["versions"][-1]["representations"]
+    assert version["sql"] == "select 2"
+    assert main.load("storage", ("db", "mv"))["metadata"]["current-snapshot-id"] == rows
+
+
+def test_a_dropped_materialized_view_is_restored_with_its_storage_table(main: Client, opened: Opened) -> None:
+    create_materialized_view(main.session.catalog, "mv")
+    refreshed(main, 1, 1)
+    dev = opened("dev")
+    dev.ok("POST", view("mv"), {"requirements": [], "updates": [set_properties(p="1")]})
+    main.ok("DELETE", view("mv"))
+    conflict(main, "dev", "view db.mv: the other state changed it, and this branch removed it")
+    assert merge(main, "dev", strategy="ours", dry_run=True) == {"db.mv": "kept"}
+    assert merge(main, "dev", strategy="theirs") == {"db.mv": "replaced"}
+    main.ok("GET", view("mv"))
+    assert main.load("storage", ("db", "mv"))["metadata"]["current-snapshot-id"] == 1

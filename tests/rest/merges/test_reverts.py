@@ -122,7 +122,7 @@ def test_a_revert_does_not_bring_expired_snapshots_back(main: Client, clock: Man
     with pytest.raises(MergeConflictError, match="its files may be deleted already") as raised:
         revert(main, appended, strategy="theirs")
     assert str(raised.value).endswith(
-        "the strategy 'theirs' cannot resolve this: choose 'ours', or change the branch first"
+        "only the strategy 'ours' can resolve this: choose it, or change the branch first"
     )
     assert revert(main, appended, strategy="ours") == {"db.t": "kept"}
     assert snapshots(main, "t") == kept
