@@ -84,7 +84,7 @@ def test_a_python_check_that_closes_its_session_closes_no_other(
             "    path, other = 'v1/namespaces/db/tables/new', {'Polaris-State': 'dev'}\n"
             "    status, _, text = merged.session.request('DELETE', path, headers=other)\n"
             "    assert status == 204, text",
-            "shows only catalog",
+            "open another session to read 'dev'",
         ),
     ],
 )
