@@ -7,9 +7,10 @@ the states that they have when the query is pinned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from polaris_spark.catalog.entities.entities import TableName, find, require, table_key
@@ -22,7 +23,13 @@ from polaris_spark.catalog.materialized.outside_sources import (
     OutsideTable,
     TableState,
 )
-from polaris_spark.catalog.materialized.snapshot_sql import at_snapshot, named_snapshot, quoted, schema_at
+from polaris_spark.catalog.materialized.snapshot_sql import (
+    at_snapshot,
+    named_snapshot,
+    quoted,
+    schema_at,
+    with_type,
+)
 from polaris_spark.catalog.materialized.view_queries import SourceReference, references_of, replaced
 from polaris_spark.catalog.materialized.view_sources import (
     MAIN,
@@ -32,13 +39,12 @@ from polaris_spark.catalog.materialized.view_sources import (
     TableSource,
     ViewQuery,
     ViewSource,
-    columns_of,
     count_in,
     name_mapping_of,
     query_of,
     snapshot_of,
 )
-from polaris_spark.catalog.materialized.view_time_travel import rows_of_version
+from polaris_spark.catalog.materialized.view_time_travel import fields_of_version, rows_of_version
 from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.rows import TABLE, VIEW
@@ -317,7 +323,7 @@ class _Pinning:
         self._check_view(parts, reference, above)
         inner = self.pinned(ViewQuery(found.sql, found.catalog, found.namespace), (*above, parts))
         source = ViewSource(TableName(parts[1:-1], parts[-1]), found.uuid, found.version_id, catalog=parts[0])
-        return self._of_query(inner, list(found.columns), source)
+        return self._of_query(inner, dict.fromkeys(found.columns), source)
 
     def _at_location(self, reference: SourceReference, format: str, location: str) -> _Pinned:
         name = TableName((format,), location)
@@ -446,7 +452,8 @@ class _Pinning:
             below = [one._replace(read=False) for one in inner.views]
             return _Pinned(f"({stored})", unread, [source, *below])
         source = ViewSource(name, view.uuid, view.current_version_id, materialized=is_materialized(view))
-        return self._of_query(inner, columns_of(self.state, view), source)
+        fields = fields_of_version(self.state, view, view.current_version_id) or []
+        return self._of_query(inner, {one["name"]: one["type"] for one in fields}, source)
 
     def _past(self, name: TableName, view: View, reference: SourceReference) -> _Pinned:
         """Pin a materialized view that the query reads as of one of its refreshes. The source is the storage table of
@@ -495,13 +502,21 @@ class _Pinning:
                 "this catalog, have versions"
             )
 
-    def _of_query(self, inner: PinnedQuery, columns: list[str], source: ViewSource) -> _Pinned:
-        """Return the pinned query of a view, with the names of the view's columns. Columns are matched by position, as
-        Iceberg resolves views. A query can have more columns than its view."""
-        width = self.engine.width(inner.sql) if self.engine else len(columns)
-        more = [f"{max(columns, key=len)}_{position}" for position in range(len(columns), width)]
-        names, every = (", ".join(quoted((one,)) for one in some) for some in (columns, [*columns, *more]))
-        text = f"(SELECT {names} FROM ({inner.sql}\n) AS q({every}))"
+    def _of_query(self, inner: PinnedQuery, columns: Mapping[str, Any], source: ViewSource) -> _Pinned:
+        """Return the pinned query of a view, with the names and types of the view's columns. Columns are matched by
+        position, as Iceberg resolves views. A query can have more columns than its view.
+
+        Args:
+            columns: the types of the view's columns in its Iceberg schema, by name; None if they are not known.
+        """
+        found = self.engine.types(inner.sql) if self.engine else []
+        more = [f"{max(columns, key=len)}_{position}" for position in range(len(columns), len(found))]
+        every = ", ".join(quoted((one,)) for one in (*columns, *more))
+        kept = [
+            quoted((name,)) if given is None else with_type(name, type, given)
+            for (name, type), given in itertools.zip_longest(columns.items(), found[: len(columns)])
+        ]
+        text = f"(SELECT {', '.join(kept)} FROM ({inner.sql}\n) AS q({every}))"
         return _Pinned(text, list(inner.tables), [source, *inner.views])
 
 

@@ -11,8 +11,17 @@ from polaris_spark.catalog.metadata.texts import Json
 from polaris_spark.errors import BadRequestError
 
 _VERSION = re.compile(r"(?:FOR\s+)?(?:SYSTEM_)?VERSION\s+AS\s+OF\s+(\d{1,19})", re.IGNORECASE)
-_SQL_TYPES = {"long": "BIGINT", "timestamp": "TIMESTAMP_NTZ", "timestamptz": "TIMESTAMP", "uuid": "STRING"}
+_SQL_TYPES = {
+    "long": "BIGINT",
+    "timestamp": "TIMESTAMP_NTZ",
+    "timestamptz": "TIMESTAMP",
+    "uuid": "STRING",
+}
 """Names in Spark's SQL of Iceberg's types, where they differ."""
+_CAST = re.compile(
+    r"boolean|int|long|float|double|date|timestamp|timestamptz|string|uuid|binary|fixed\[\d+\]|decimal\(.*\)"
+)
+"""The types of Iceberg to which values are cast."""
 
 
 def named_snapshot(reference: SourceReference) -> int:
@@ -57,9 +66,8 @@ def at_snapshot(table: TableState, full: str, id: int) -> str:
         if old is not None and old["type"] == type:
             columns.append(f"{quoted((old['name'],))} AS {name}")
         elif isinstance(type, str) and "initial-default" not in field:
-            text = "BINARY" if type.startswith("fixed[") else _SQL_TYPES.get(type, type)
             value = "NULL" if old is None else quoted((old["name"],))
-            columns.append(f"CAST({value} AS {text}) AS {name}")
+            columns.append(f"CAST({value} AS {sql_type(type)}) AS {name}")
         else:
             raise _changed(full, field["name"])
     return f"(SELECT {', '.join(columns)} FROM {at})"
@@ -69,6 +77,28 @@ def _changed(full: str, column: str) -> BadRequestError:
     return BadRequestError(
         f"column {column} of {full} was changed after the last snapshot of the table; write to the table first"
     )
+
+
+def sql_type(type: str) -> str:
+    """Return the name of a primitive type of Iceberg in Spark's SQL."""
+    return "BINARY" if type.startswith("fixed[") else _SQL_TYPES.get(type, type)
+
+
+def is_sql_type(type: Any, sql: str) -> bool:
+    """Whether a type in an Iceberg schema is primitive, and is the type `sql` of Spark's SQL."""
+    return isinstance(type, str) and sql_type(type).lower().replace(" ", "") == sql.lower().replace(" ", "")
+
+
+def with_type(name: str, type: Any, given: str) -> str:
+    """Return SQL that reads a column with the type that an Iceberg schema gives it. Nested types are left as they are.
+
+    Args:
+        given: the type that the column has, in Spark's SQL.
+    """
+    column = quoted((name,))
+    if not isinstance(type, str) or not _CAST.fullmatch(type) or is_sql_type(type, given):
+        return column
+    return f"CAST({column} AS {sql_type(type)}) AS {column}"
 
 
 def schema_at(table: TableState, id: int) -> int:

@@ -78,8 +78,8 @@ class QueryEngine(NamedTuple):
 
     is_catalog: Callable[[str], bool]
     """Returns whether Spark has a catalog of this name."""
-    width: Callable[[str], int]
-    """Returns the number of columns of a query."""
+    types: Callable[[str], list[str]]
+    """Returns the types of the columns of a query, as in Spark's SQL."""
     outside: OutsideSources
     """Finds sources outside this catalog: tables and views of other catalogs, and tables that the query names by their
     path (such as `` delta.`/path` ``)."""

@@ -42,7 +42,7 @@ from polaris_spark.catalog.rows import NAMES, NAMESPACE, OWNERS, TABLE, VIEW, id
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import CommitReader, Newest, Point, Range, Read, State
-from polaris_spark.errors import InputError, MergeConflictError
+from polaris_spark.errors import CorruptionError, InputError, MergeConflictError
 from polaris_spark.index.keys import decode_key
 
 MERGED = "merged"
@@ -267,6 +267,8 @@ def _refuse_changed(state: State, reads: Sequence[Read]) -> None:
 def _described(read: Read) -> str:
     if isinstance(read, Point):
         return f"{KINDS[decode_key(read.key).kind]} {name_of(read.key)}"
-    # The start of a range of entries is the key of a namespace's entry, without the name and maybe the kind.
-    path = decode_key(read.start + NAMESPACE).path if isinstance(read, Range) else ()
+    try:  # a list of the entries of a namespace starts with the key of an entry, without the name and maybe the kind
+        path = decode_key(read.start + NAMESPACE).path if isinstance(read, Range) else ()
+    except CorruptionError:  # a larger part of the catalog was listed
+        return "a list of the catalog's entries"
     return f"the list of namespace {'.'.join(path)}" if path else "the list of the namespaces of the catalog"

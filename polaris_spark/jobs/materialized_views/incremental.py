@@ -147,9 +147,11 @@ def set_hidden_columns(
         table: name of the storage table in SQL.
         fields: the hidden columns that the table has now.
     """
+    from polaris_spark.catalog.materialized.snapshot_sql import is_sql_type
+
     types = {one.name: one.type for one in columns}
     kept = {
-        name for name, field in fields.items() if name in types and _same_type(field["type"], types[name])
+        name for name, field in fields.items() if name in types and is_sql_type(field["type"], types[name])
     }
     unused = [f"`{name}`" for name in fields if name not in kept]
     missing = [f"`{name}` {type}" for name, type in types.items() if name not in kept]
@@ -158,8 +160,3 @@ def set_hidden_columns(
     if missing:
         spark.sql(f"ALTER TABLE {table} ADD COLUMNS ({', '.join(missing)})")
     return bool(unused or missing)
-
-
-def _same_type(iceberg: Any, sql: str) -> bool:
-    names = {"long": "bigint", "timestamptz": "timestamp", "timestamp": "timestamp_ntz"}
-    return isinstance(iceberg, str) and names.get(iceberg, iceberg).replace(" ", "") == sql.lower()

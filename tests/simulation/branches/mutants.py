@@ -97,7 +97,7 @@ BRANCH_MUTANTS: dict[str, Mutant] = {
             Patch(
                 entity_merge.MergeRun,
                 "_step",
-                'raise EntityConflict("the other state removed it, and this branch changed it")',
+                'raise EntityConflict(f"the other state removed it, and this branch {_told(base, ours)}")',
                 'return Step(id, ours, None, change, "removed")',
             ),
         ),
