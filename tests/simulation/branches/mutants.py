@@ -146,7 +146,7 @@ BRANCH_MUTANTS: dict[str, Mutant] = {
             Patch(
                 merges,
                 "cherry_pick",
-                "picked = reader_at(catalog, commit)",
+                "at = catalog_at(catalog, commit)",
                 'raise BadRequestError("it cannot be picked")',
             ),
         ),
