@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -360,6 +361,50 @@ def test_bad_input_gets_one_clear_error_and_changes_nothing(
         spark.sql(statement).collect()
     assert rows(spark, "SELECT max(number) FROM polaris.system.changes") == head
     spark.catalog.dropTempView("passing")
+
+
+def test_a_query_with_a_function_that_reads_a_table_is_refused(spark: SparkSession, home: str) -> None:
+    prefix = f"spark_catalog.default.{uuid.uuid4().hex}"
+    functions = {
+        "top": f"(x BIGINT) RETURNS BIGINT RETURN (SELECT max(id) FROM {home}.t WHERE id >= x)",
+        "all": f"() RETURNS TABLE (id BIGINT) RETURN SELECT id FROM {home}.t",
+        "next": "(x BIGINT) RETURNS BIGINT RETURN x + 1",
+    }
+    run(spark, *[f"CREATE FUNCTION {prefix}_{name} {text}" for name, text in functions.items()])
+    try:
+        for query in (
+            f"SELECT {prefix}_top(id) AS m FROM t",
+            f"SELECT id FROM t WHERE id IN (SELECT {prefix}_top(n) FROM t)",
+        ):
+            with pytest.raises(Exception, match=r"function .*_top, which reads a table"):
+                run(spark, f"CREATE MATERIALIZED VIEW mv AS {query}")
+        run(spark, "USE spark_catalog")
+        mv = f"CREATE MATERIALIZED VIEW {home}.mv AS SELECT * FROM"
+        with pytest.raises(Exception, match=r"function .*_all, which reads a table"):
+            run(spark, f"{mv} {prefix.rpartition('.')[2]}_all()")
+        run(spark, f"USE {home}", f"CREATE MATERIALIZED VIEW mv AS SELECT {prefix}_next(id) AS m FROM t")
+        assert refreshed(spark, "mv")[0] == "full"
+        assert rows(spark, "SELECT * FROM mv EXCEPT ALL SELECT id + 1 FROM t") == []
+    finally:
+        run(spark, *[f"DROP FUNCTION {prefix}_{name}" for name in functions])
+
+
+def test_columns_of_a_view_below_have_the_types_of_this_view(spark: SparkSession, home: str) -> None:
+    """The view's schema has INT where its query has TINYINT, which Iceberg does not have."""
+    run(
+        spark,
+        "CREATE VIEW small AS SELECT CAST(100 AS TINYINT) AS b FROM t LIMIT 1",
+        "CREATE TABLE codes (code STRING)",
+        "CREATE VIEW shown AS SELECT code FROM codes",
+        "CREATE MATERIALIZED VIEW sums AS SELECT b + b AS s FROM small",
+        "CREATE MATERIALIZED VIEW greatest AS SELECT max(code) AS m FROM shown",
+        "CREATE OR REPLACE TABLE codes (code INT)",
+        "INSERT INTO codes VALUES (9), (10)",
+    )
+    for view, query in (("sums", "SELECT b + b FROM small"), ("greatest", "SELECT max(code) FROM shown")):
+        assert refreshed(spark, view)[0] == "full"
+        assert rows(spark, f"SELECT * FROM {view}") == rows(spark, query)
+    assert rows(spark, "SELECT * FROM sums") == [(200,)]
 
 
 def test_rows_of_one_user_are_not_stored_after_a_view_below_was_replaced(

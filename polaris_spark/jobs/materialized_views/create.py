@@ -12,7 +12,7 @@ from polaris_spark.jobs.materialized_views.plan import (
     VIEW_ARGUMENT,
     changing_functions,
     lineage_of,
-    refuse_session_values,
+    refuse_hidden_inputs,
     spark_catalog,
     view_named,
 )
@@ -90,7 +90,7 @@ def _requests(
     )
     rows = spark.sql(pinned.sql)  # the query of a refresh, so that its errors are reported now
     plan = rows._jdf.queryExecution().analyzed()
-    refuse_session_values(spark, pinned.sql, plan)
+    refuse_hidden_inputs(spark, pinned.sql, plan)
     _refuse_functions(changing_functions(spark, pinned.sql, plan), arguments.get("properties", {}))
     schema = _schema(spark, rows, arguments.get("columns"), arguments.get("comments", {}))
     version = _version(call, query, lineage_of(call, plan, pinned, len(rows.columns)))

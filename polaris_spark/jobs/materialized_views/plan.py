@@ -209,16 +209,17 @@ def spark_catalog(call: Call) -> str:
     return call.session.properties.other.get("spark.catalog") or call.session.catalog.name
 
 
-def refuse_session_values(spark: SparkSession, sql: str, plan: Any) -> None:
-    """Refuse a query whose rows belong to one user or session. A view that it reads can have been replaced since the
-    materialized view was created.
+def refuse_hidden_inputs(spark: SparkSession, sql: str, plan: Any) -> None:
+    """Refuse a query whose rows depend on what the catalog cannot record: on the user or session, or on tables that are
+    named only in a function. A view that it reads can have been replaced since the materialized view was created.
 
     Args:
         sql: the pinned query, which contains the queries of the views that it reads.
         plan: Spark's analyzed plan of the query, in the JVM.
     Raises:
-        InputError: the query calls `current_user`, reads a session variable, or contains a text such as `${env:NAME}`,
-            which Spark replaces by a setting of the session or of its environment.
+        InputError: the query calls `current_user`, reads a session variable, contains a text such as `${env:NAME}`,
+            which Spark replaces by a setting of the session or of its environment, or calls a SQL function that reads a
+            table.
     """
     jvm: Any = spark._jvm
     values: Any = jvm.io.polarisspark.incremental.SessionValues
@@ -227,6 +228,12 @@ def refuse_session_values(spark: SparkSession, sql: str, plan: Any) -> None:
         raise InputError(
             f"the query {found}; a materialized view would show the rows of the user and session that refreshed it to "
             "all users"
+        )
+    function = str(jvm.io.polarisspark.incremental.SqlFunctions.readingTables(plan))
+    if function:
+        raise InputError(
+            f"the query calls the function {function}, which reads a table whose changes would not be noticed; write "
+            "the query of the function into the query of the view"
         )
 
 

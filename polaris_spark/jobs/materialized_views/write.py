@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from polaris_spark.jobs.materialized_views.plan import (
     RefreshPlan,
     lineage_of,
-    refuse_session_values,
+    refuse_hidden_inputs,
     spark_catalog,
 )
 from polaris_spark.jobs.materialized_views.query_engine import first_line
@@ -116,7 +116,7 @@ def _check_query(call: Call, sql: str, analyzed: Any, table: str) -> None:
     from polaris_spark.errors import InputError
 
     spark = call.spark()
-    refuse_session_values(spark, sql, analyzed)
+    refuse_hidden_inputs(spark, sql, analyzed)
     jvm: Any = spark._jvm
     misfit = str(jvm.io.polarisspark.incremental.StoredTypes.misfit(spark._jsparkSession, analyzed, table))
     if misfit:

@@ -45,6 +45,7 @@ public final class SessionSettings {
           "spark.sql.orderByOrdinal",
           "spark.sql.parser.escapedStringLiterals",
           "spark.sql.parser.quotedRegexColumnNames",
+          "spark.sql.preserveCharVarcharTypeInfo",
           "spark.sql.readSideCharPadding",
           "spark.sql.storeAssignmentPolicy",
           "spark.sql.timestampType",
