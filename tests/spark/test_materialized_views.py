@@ -407,6 +407,21 @@ def test_columns_of_a_view_below_have_the_types_of_this_view(spark: SparkSession
     assert rows(spark, "SELECT * FROM sums") == [(200,)]
 
 
+def test_a_query_that_lost_a_column_is_refused(spark: SparkSession, home: str) -> None:
+    run(
+        spark,
+        "CREATE TABLE wide (a INT, b INT)",
+        "CREATE VIEW below AS SELECT * FROM wide",
+        "CREATE MATERIALIZED VIEW direct AS SELECT * FROM wide",
+        "CREATE MATERIALIZED VIEW above AS SELECT a, b FROM below",
+        "ALTER TABLE wide DROP COLUMN b",
+    )
+    with pytest.raises(Exception, match=r"no column for b, .* replace the view"):
+        refreshed(spark, "direct")
+    with pytest.raises(Exception, match=r"view .*below now returns 1 columns instead of 2 \(a, b\)"):
+        refreshed(spark, "above")
+
+
 def test_rows_of_one_user_are_not_stored_after_a_view_below_was_replaced(
     spark: SparkSession, home: str
 ) -> None:

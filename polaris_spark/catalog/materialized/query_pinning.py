@@ -510,6 +510,11 @@ class _Pinning:
             columns: the types of the view's columns in its Iceberg schema, by name; None if they are not known.
         """
         found = self.engine.types(inner.sql) if self.engine else []
+        if self.engine and len(found) < len(columns):
+            raise BadRequestError(
+                f"the query of view {source.name} now returns {len(found)} columns instead of {len(columns)} "
+                f"({', '.join(columns)}); replace the view"
+            )
         more = [f"{max(columns, key=len)}_{position}" for position in range(len(columns), len(found))]
         every = ", ".join(quoted((one,)) for one in (*columns, *more))
         kept = [

@@ -21,8 +21,8 @@ public final class StoredTypes {
   private StoredTypes() {}
 
   /**
-   * For Python: returns which column of a query has a type of which Spark would change values when it stores them; an empty
-   * text if there is none.
+   * For Python: returns which column of a query is missing, or has a type of which Spark would change values when it
+   * stores them; an empty text if there is none.
    *
    * @param analyzed the query; it can have more columns than the view
    * @param table name of the storage table, as in SQL
@@ -35,6 +35,10 @@ public final class StoredTypes {
     for (StructField stored : session.table(table).schema().fields()) {
       if (stored.name().startsWith(StoredQuery.HIDDEN)) {
         continue;
+      }
+      if (position == now.length) {
+        return "the query now has no column for %s, because a table or view that it reads has fewer columns; replace the view"
+            .formatted(stored.name());
       }
       DataType type = now[position++].dataType();
       if (!fits(type, stored.dataType(), checked)) {
