@@ -375,6 +375,8 @@ class _Copy:
             elif token.text == "TABLE" and _starts_query(tokens, index, ctes):
                 self.table_queries.add(index)
                 text = "FROM "
+            elif token.text == "WINDOW" and tokens.text(index + 1) == "(":
+                text = "called"  # after GROUP BY, sqlglot would take Spark's function for a clause
             characters[token.start : token.end] = text
         self.sql = "".join(characters)
         """The tokens at their positions, with spaces between them."""

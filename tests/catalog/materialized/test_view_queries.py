@@ -86,6 +86,7 @@ NAMES = [
     ("SELECT a >> 1, !b, a <=> b, a DIV b, a::INT, c['k'][0].d, -.5, 1e-5D FROM t", ["t"]),
     ("SELECT cast(a AS STRUCT<x: INT, y: ARRAY<ARRAY<INT>>>), named_struct('a', 1).a FROM t", ["t"]),
     ("SELECT a FROM t GROUP BY a WITH ROLLUP", ["t"]),
+    ("SELECT window(ts, '1 day') AS w, count(*) FROM t GROUP BY window(ts, '1 day')", ["t"]),
     ("SELECT count(*) FILTER (WHERE a), listagg(a) WITHIN GROUP (ORDER BY b) FROM t", ["t"]),
     ("SELECT a FROM t DISTRIBUTE BY a SORT BY b", ["t"]),
     ("SELECT a FROM t CLUSTER BY a LIMIT ALL OFFSET 5", ["t"]),
