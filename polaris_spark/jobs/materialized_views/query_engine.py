@@ -40,7 +40,7 @@ def query_engine(spark: SparkSession) -> QueryEngine:
 
     return QueryEngine(
         lambda name: bool(manager.isCatalogRegistered(name)),
-        lambda sql: [field.dataType.simpleString() for field in spark.sql(sql).schema],
+        lambda sql: [type for _, type in spark.sql(sql).dtypes],
         OutsideSources(describe, reads_delta=True),
         str(spark.conf.get(_SESSION_CATALOG, "")).endswith(".DeltaCatalog"),
     )

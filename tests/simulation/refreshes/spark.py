@@ -163,6 +163,7 @@ class SimulatedRows:
         self.spark = spark
         self.text = sql
         self.columns = ["a"]
+        self.dtypes = [("a", "bigint")]
         self._jdf = self
         self.summary: dict[str, str] = {}
 
