@@ -86,7 +86,9 @@ class Session:
         """As `Caller.secret`."""
         self.connection = connection
         self.catalog = catalog
-        self.serving = connection.serving(properties.realm, catalog.references.store.realm)
+        self.serving = connection.serving(
+            properties.realm, catalog.references.store.realm, properties.commit_timeout
+        )
         """Check whether the realm can still be used. The handler and jobs call it."""
         self.principal = principal
         self.router = router

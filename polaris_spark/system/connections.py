@@ -62,11 +62,12 @@ class StoreConnection:
             found: S = self._shared[key]
             return found
 
-    def serving(self, name: str, instance: str) -> ServingRealm:
+    def serving(self, name: str, instance: str, deadline_ms: float) -> ServingRealm:
         """Return the object that checks whether an open realm can still be used. All sessions of this process that use
-        the realm share this object."""
+        the realm with the same deadline share this object."""
         return self.shared(
-            (ServingRealm, name, instance), lambda: ServingRealm(self.realms, self.clock, name, instance)
+            (ServingRealm, name, instance, deadline_ms),
+            lambda: ServingRealm(self.realms, self.clock, name, instance, deadline_ms),
         )
 
     def realm(self, name: str, *, create: bool, initialize: Callable[[References], None]) -> RealmRecord:

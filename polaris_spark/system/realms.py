@@ -22,7 +22,7 @@ import msgspec
 from polaris_spark.backends.base import Backend
 from polaris_spark.clock import Clock
 from polaris_spark.commits.retry import retried
-from polaris_spark.errors import InputError, RealmMovedError, RealmStateError
+from polaris_spark.errors import InputError, RealmMovedError, RealmStateError, TryAgainError
 from polaris_spark.ids import IdGenerator
 from polaris_spark.names import problem_of
 from polaris_spark.secret_options import is_secret
@@ -417,16 +417,20 @@ SERVING_MS: Final = 2_000
 class ServingRealm:
     """A realm that this process has open, and a check whether the realm can still be used. Thread-safe."""
 
-    def __init__(self, realms: Realms, clock: Clock, name: str, instance: str) -> None:
+    def __init__(self, realms: Realms, clock: Clock, name: str, instance: str, deadline_ms: float) -> None:
         """
         Args:
             name: name of the realm, which was ACTIVE when it was opened.
             instance: instance id of the realm.
+            deadline_ms: time for which a check is repeated while the database fails, in milliseconds.
         """
         self._realms = realms
         self._clock = clock
         self._name = name
         self._instance = instance
+        self._deadline_ms = deadline_ms
+        self._failure = -math.inf, ""
+        """When a check last failed because the database failed, and the message."""
         self._elapsed_ms = clock.elapsed_ms
         self._until = clock.elapsed_ms() + SERVING_MS
         self._guard = clock.lock()
@@ -439,20 +443,30 @@ class ServingRealm:
     def require(self) -> None:
         """Raise an error if the realm can no longer be used. This reads the record of the realm if it was not read
         within the last `SERVING_MS`, or if the realm could not be used at the last check. So a reactivated realm is
-        accepted at once.
+        accepted at once. Threads that wait for the same check fail with it; they do not repeat it in turn.
 
         Raises:
             RealmMovedError: the realm was moved to another store.
             RealmStateError: the realm is not ACTIVE, or it was purged.
             TryAgainError: the record cannot be read, because the database fails.
         """
-        if self._elapsed_ms() < self._until:
+        begun = self._elapsed_ms()
+        if begun < self._until:
             return
         with self._guard:
             now = self._elapsed_ms()  # before the read, so that nothing older than SERVING_MS is ever used
             if now < self._until:
                 return
-            record = retried(self._clock, lambda: self._realms.find(self._name))
+            failed, reason = self._failure
+            if failed > begun:
+                raise TryAgainError(reason)
+            try:
+                record = retried(
+                    self._clock, lambda: self._realms.find(self._name), deadline_ms=self._deadline_ms
+                )
+            except TryAgainError as error:
+                self._failure = self._elapsed_ms(), str(error)
+                raise
             refusal = self._refusal(record)
             if refusal is not None:
                 self._until = -math.inf

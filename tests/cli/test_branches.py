@@ -219,7 +219,7 @@ def test_spark_evaluates_the_checks_of_a_merge_by_command(tmp_path: Path) -> Non
     assert refused.returncode == 2
     said = "polaris-spark: merge dev is refused; nothing was changed. Branch 'main' is protected; check \"it's\" does"
     assert refused.stderr.splitlines()[-1].startswith(said)
-    tried = json.loads(process(*merge, "--dry-run", "--strategies", "db.'t=ours").stdout)
+    tried = json.loads(process(*merge, "--dry-run", "--strategies", "db.t=ours").stdout)
     assert [(row["kind"], row["action"]) for row in tried] == [("table", "removed"), ("check", "failed")]
     told("drop", store, "--branch", "main", "--name", "it's", group="check")
     told("add", store, "--branch", "main", "--name", "no", "--sql", "SELECT true", group="check")

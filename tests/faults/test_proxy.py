@@ -12,9 +12,10 @@ import pytest
 
 from polaris_spark.clock import SystemClock
 from polaris_spark.commits.change import new_operation_id
+from polaris_spark.commits.retry import retried
 from polaris_spark.errors import OutcomeUnknownError, TryAgainError
 from polaris_spark.jobs.registry import call
-from polaris_spark.testing.proxy import LOST_ANSWERS, NONE, Faults, FaultyProxy, Kind
+from polaris_spark.testing.proxy import LOST_ANSWERS, NONE, UNHEARD_ANSWERS, Faults, FaultyProxy, Kind
 from polaris_spark.testing.stores import with_options
 from polaris_spark.testing.waiting import PATIENCE_S, wait_until
 from tests.faults.checking import check, log_of
@@ -93,9 +94,10 @@ def test_a_task_is_added_once_although_the_answer_is_lost(place: Place, tmp_path
         return len(call(calm.session, "show_queue"))
 
     enqueue(_operation())  # creates the queue
-    for _ in range(100):
+    for exchanges in range(30):  # one more each time, until the answer of the write is the first that is lost
+        retried(SystemClock(), lambda: call(client.session, "show_queue"))  # connects again
         before, operation = count(), _operation()
-        place.proxy.faults = LOST_ANSWERS
+        place.proxy.faults = UNHEARD_ANSWERS._replace(after=place.proxy.exchanges + exchanges)
         try:
             enqueue(operation)
             has_failed = False
@@ -107,8 +109,8 @@ def test_a_task_is_added_once_although_the_answer_is_lost(place: Place, tmp_path
             break
     else:
         pytest.fail("no task was added by a call that failed")
-    enqueue(operation)
-    enqueue(operation)
+    for _ in range(2):
+        retried(SystemClock(), lambda: enqueue(operation))
     assert count() == before + 1
     for one in (client, calm):
         one.session.close()

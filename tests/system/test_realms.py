@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import AbstractContextManager
 from itertools import count
+from typing import NoReturn
 
 import pytest
 
 from polaris_spark.backends import open_backend
 from polaris_spark.backends.memory import MemoryBackend
 from polaris_spark.clock import ManualClock, SystemClock
-from polaris_spark.errors import InputError, NewerFormatError, NoStoreError, RealmStateError
+from polaris_spark.errors import InputError, NewerFormatError, NoStoreError, RealmStateError, TryAgainError
 from polaris_spark.ids import IdGenerator
 from polaris_spark.names import problem_of
 from polaris_spark.store.references import ReferenceStore
 from polaris_spark.system.leases import NodeLeases
-from polaris_spark.system.realms import FOLLOWING, RealmRecord, Realms, RealmState
+from polaris_spark.system.realms import FOLLOWING, SERVING_MS, RealmRecord, Realms, RealmState, ServingRealm
 from polaris_spark.system.stores import (
     STORE_FORMAT,
     StoreRecord,
@@ -24,6 +27,7 @@ from polaris_spark.system.stores import (
 )
 from polaris_spark.testing.processes import in_threads
 from polaris_spark.testing.stores import HOSTILE_NAMES
+from polaris_spark.testing.waiting import wait_until
 from tests.forking import context, preload
 from tests.stores import SHARED, StoreOn, databases
 
@@ -240,6 +244,70 @@ def test_a_realm_for_loading_serves_once_it_is_moved(realms: Realms, ids: IdGene
 
 
 # Names
+
+
+class CrowdedClock(ManualClock):
+    """A manual clock that gives a lock, and counts the threads that reached it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arrived = 0
+        self._lock = threading.Lock()
+
+    def lock(self) -> AbstractContextManager[object]:
+        return self
+
+    def __enter__(self) -> None:
+        self.arrived += 1
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_a_check_while_the_database_fails_ends_at_the_deadline_of_commits(
+    realms: Realms, clock: ManualClock, ids: IdGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = realms.create("a", ids, nothing, revisions={})
+    serving = ServingRealm(realms, clock, "a", record.instance, 1_000.0)
+    monkeypatch.setattr(realms, "find", fail)
+    serving.require()
+    clock.advance(SERVING_MS)
+    begun = clock.elapsed_ms()
+    with pytest.raises(TryAgainError):
+        serving.require()
+    assert 1_000 <= clock.elapsed_ms() - begun < 10_000
+    monkeypatch.undo()
+    serving.require()
+
+
+def test_threads_that_wait_for_a_check_fail_with_it(
+    backend: MemoryBackend, ids: IdGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    realms, clock = Realms(backend, ManualClock()), CrowdedClock()
+    record = realms.create("a", ids, nothing, revisions={})
+    serving = ServingRealm(realms, clock, "a", record.instance, 0.0)
+    clock.advance(SERVING_MS)
+    reads = count()
+
+    def find(name: str) -> RealmRecord:
+        next(reads)
+        wait_until(lambda: clock.arrived == 5, "all threads wait")
+        fail(name)
+
+    monkeypatch.setattr(realms, "find", find)
+
+    def require(_: int) -> str:
+        with pytest.raises(TryAgainError) as caught:
+            serving.require()
+        return str(caught.value)
+
+    assert in_threads(5, require) == ["the database fails"] * 5
+    assert next(reads) == 2  # the first thread's attempt, and its last one after the deadline
+
+
+def fail(_: str) -> NoReturn:
+    raise TryAgainError("the database fails")
 
 
 def test_hostile_names_are_names(realms: Realms, ids: IdGenerator) -> None:
