@@ -277,6 +277,16 @@ def test_what_was_staged_for_a_branch_does_not_go_to_another_one_of_its_name(
     assert commit(main) == {}
 
 
+def test_an_empty_area_stays_usable_after_its_branch_was_moved(main: Client) -> None:
+    call(main.session, "create_branch", name="dev")
+    dev = at(main, "dev")
+    staged(dev)
+    call(main.session, "reassign_branch", name="dev", to="main")  # a state with the same content
+    write(staged(dev), "t", 5)
+    assert commit(main) == {"db.t": "changed"}
+    assert read(dev, "t") == 5
+
+
 def test_what_was_staged_for_a_branch_that_was_restored_is_committed(main: Client) -> None:
     call(main.session, "create_branch", name="dev")
     write(staged(at(main, "dev")), "t", 5)

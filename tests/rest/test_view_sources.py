@@ -80,7 +80,7 @@ def test_an_engine_is_asked_for_the_tables_of_other_catalogs(catalog: Client) ->
     assert state(catalog)[1].endswith("have changed: lake.db.t, iceberg./t, lake.db.big")
     table = {"type": "table", "uuid": "u", "current-schema-id": 0, "schemas": [], "refs": {"main": 5}}
     view = {"type": "view", "uuid": "v", "version-id": 2, "sql": "", "catalog": "lake", "namespace": []}
-    known = [{**table, "snapshots": []}, {**table, "snapshots": []}, {**view, "columns": []}]
+    known = [{**table, "snapshots": []}, {**table, "snapshots": []}, {**view, "schema": {"fields": []}}]
     outside = [{**one, "parts": parts} for one, parts in zip(known, names, strict=True)]
     assert "VERSION AS OF 100" in how(catalog, uuid, outside=outside, zone="UTC")["query"]
     replaced = [{"parts": names[0], "type": "none"}, *outside[1:]]

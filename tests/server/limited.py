@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from polaris_spark.access.changes import Assign, CreateRole, RoleName
+from polaris_spark.access.control import REFRESH_MS
 from polaris_spark.access.credentials import Credentials
 from polaris_spark.access.principal_changes import CreatePrincipal
 from polaris_spark.jobs.registry import call
@@ -72,10 +74,11 @@ def new_principal(realm: Realm, name: str) -> Credentials:
 
 
 def grant_all(realm: Realm) -> None:
-    """Give the role `clerks` its privileges."""
+    """Give the role `clerks` its privileges, and wait until every server uses them."""
     with realm.session() as session:
         for privilege, kind, name in GRANTS:
             call(session, "grant", privileges=privilege, role=ROLE, on=kind, name=name)
+    time.sleep(REFRESH_MS / 1_000)
 
 
 def documented(prefix: str, uri: str, credentials: Credentials) -> Mapping[str, str]:

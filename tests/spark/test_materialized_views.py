@@ -407,6 +407,57 @@ def test_columns_of_a_view_below_have_the_types_of_this_view(spark: SparkSession
     assert rows(spark, "SELECT * FROM sums") == [(200,)]
 
 
+def test_columns_are_qualified_by_the_full_name_of_a_table(spark: SparkSession, home: str) -> None:
+    space = home.partition(".")[2]
+    query = f"SELECT {home}.t.id, {space}.t.n, t.region FROM t WHERE {home}.T.id < 3"
+    run(spark, f"CREATE MATERIALIZED VIEW mv AS {query}")
+    refreshed(spark, "mv")
+    run(spark, f"CREATE VIEW above AS SELECT id FROM {home}.mv")
+    run(spark, "INSERT INTO t VALUES (-1, 'r0', 0)")
+    assert refreshed(spark, "mv")[0] == "full"
+    assert rows(spark, "SELECT * FROM mv EXCEPT ALL " + query) == []
+    assert sorted(rows(spark, "SELECT * FROM above")) == [(-1,), (0,), (1,), (2,)]
+
+
+def test_a_query_reads_a_path_in_a_variant(spark: SparkSession, home: str) -> None:
+    query = "SELECT CAST(docs.v:a.b AS INT) AS b FROM docs"
+    run(
+        spark,
+        "CREATE TABLE docs (v VARIANT) TBLPROPERTIES ('format-version' = '3')",
+        """INSERT INTO docs SELECT parse_json('{"a": {"b": 5}}')""",
+        f"CREATE MATERIALIZED VIEW mv TBLPROPERTIES ('refresh-strategy' = 'incremental') AS {query}",
+    )
+    refreshed(spark, "mv")
+    run(spark, """INSERT INTO docs SELECT parse_json('{"a": {"b": 6}}')""")
+    assert refreshed(spark, "mv")[0] == "incremental"
+    assert sorted(rows(spark, "SELECT b FROM mv")) == [(5,), (6,)]
+
+
+def test_the_query_of_a_procedure_can_end_with_a_comment(spark: SparkSession, home: str) -> None:
+    query = "SELECT id FROM t WHERE id < 2; -- the end"
+    run(
+        spark,
+        f"CALL polaris.system.create_materialized_view(view => '{home}.mv', query => '{query}')",
+        "CREATE MATERIALIZED VIEW above AS SELECT count(*) AS c FROM mv",
+    )
+    refreshed(spark, "above")
+    assert rows(spark, "SELECT c FROM above") == [(2,)]
+
+
+def test_a_materialized_view_cannot_be_created_in_another_state(spark: SparkSession, home: str) -> None:
+    for call in (
+        "CREATE MATERIALIZED VIEW `mv@main` AS SELECT id FROM t",
+        "REFRESH MATERIALIZED VIEW `mv@main`",
+    ):
+        with pytest.raises(Exception, match=r"'main' of the catalog; use this state first.*write 'mv'"):
+            run(spark, call)
+    run(
+        spark,
+        "CREATE MATERIALIZED VIEW `mv@nowhere` AS SELECT id FROM t",
+        "DROP MATERIALIZED VIEW `mv@nowhere`",
+    )
+
+
 def test_a_query_that_lost_a_column_is_refused(spark: SparkSession, home: str) -> None:
     run(
         spark,

@@ -100,6 +100,13 @@ def test_a_view_of_another_catalog_is_followed(spark: SparkSession, home: str, t
     assert refreshed(spark, "v")[:2] == ("incremental", f"changed: {other}.db.t")
     run(spark, f"CREATE OR REPLACE VIEW {other}.db.big AS SELECT id AS number FROM {other}.db.t WHERE id > 1")
     assert sorted(rows(spark, "SELECT number FROM v")) == [(2,), (7,)]
+    run(
+        spark,
+        f"CREATE VIEW {other}.db.small AS SELECT CAST(100 AS TINYINT) AS b FROM {other}.db.t LIMIT 1",
+        f"CREATE MATERIALIZED VIEW sums AS SELECT b + b AS s FROM {other}.db.small",
+    )
+    refreshed(spark, "sums")
+    assert rows(spark, "SELECT s FROM sums") == rows(spark, f"SELECT b + b FROM {other}.db.small") == [(200,)]
 
 
 def test_an_iceberg_table_is_read_by_its_location(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.texts import Json
@@ -28,7 +28,7 @@ Describe = Callable[[tuple[str, ...]], Json | None]
 - `type`: `table`; `view`; `other` for a table of another format than Iceberg; `none` if it does not exist;
 - of a table: `uuid`, `current-schema-id`, `schemas`, `refs` (snapshot ids by name), `snapshots`, and those `properties`
 that change what is read;
-- of a view: `uuid`, `version-id`, `sql`, `catalog`, `namespace`, `columns`.
+- of a view: `uuid`, `version-id`, `sql`, `catalog`, `namespace`, `schema`.
 
 None if the answer is not known yet.
 """
@@ -88,7 +88,8 @@ class OutsideView(NamedTuple):
     sql: str
     catalog: str
     namespace: tuple[str, ...]
-    columns: tuple[str, ...]
+    columns: Mapping[str, Any]
+    """The types of its columns in its Iceberg schema, by name."""
 
 
 class UnknownSourceError(Exception):
@@ -145,8 +146,11 @@ class OutsideSources:
         if text["type"] == "table":
             return OutsideTable(text)
         if text["type"] == "view":
-            names = tuple(text["namespace"]), tuple(text["columns"])
-            return OutsideView(text["uuid"], text["version-id"], text["sql"], text["catalog"], *names)
+            namespace = tuple(text["namespace"])
+            columns = {one["name"]: one["type"] for one in text["schema"]["fields"]}
+            return OutsideView(
+                text["uuid"], text["version-id"], text["sql"], text["catalog"], namespace, columns
+            )
         if text["type"] == "other":
             raise BadRequestError(
                 f"{'.'.join(parts)} is not an Iceberg table or view; a materialized view can read only tables whose "

@@ -215,15 +215,16 @@ class _Pinning:
         tables: list[TableSource] = []
         views: list[ViewSource] = []
         texts: dict[int, str] = {}
+        full_names: dict[int, tuple[str, ...]] = {}
         for reference in references_of(query.sql):
             self.state.check_time()
             found = self._source(reference, query, above)
             texts[reference.start] = found.text
+            full_names[reference.start] = self._full_name(reference.parts, query)
             tables += found.tables
             views += found.views
-        return PinnedQuery(
-            replaced(query.sql, texts), tuple(dict.fromkeys(tables)), tuple(dict.fromkeys(views))
-        )
+        sql = replaced(query.sql, texts, full_names)
+        return PinnedQuery(sql, tuple(dict.fromkeys(tables)), tuple(dict.fromkeys(views)))
 
     def _source(
         self, reference: SourceReference, query: ViewQuery, above: tuple[tuple[str, ...], ...]
@@ -276,6 +277,13 @@ class _Pinning:
         elif default == self.catalog and not self._is_catalog(parts[0]):
             yield TableName(parts[:-1], parts[-1])
 
+    def _full_name(self, parts: tuple[str, ...], query: ViewQuery) -> tuple[str, ...]:
+        """Return the name to which Spark resolves a reference, with the name of the catalog. A location stays as it
+        is."""
+        for name in self.names(parts, query):
+            return self.catalog, *name.namespace, name.name
+        return self._other_catalog(parts, query) or parts
+
     def _is_catalog(self, name: str) -> bool:
         return self.engine is not None and self.engine.is_catalog(name)
 
@@ -323,7 +331,7 @@ class _Pinning:
         self._check_view(parts, reference, above)
         inner = self.pinned(ViewQuery(found.sql, found.catalog, found.namespace), (*above, parts))
         source = ViewSource(TableName(parts[1:-1], parts[-1]), found.uuid, found.version_id, catalog=parts[0])
-        return self._of_query(inner, dict.fromkeys(found.columns), source)
+        return self._of_query(inner, found.columns, source)
 
     def _at_location(self, reference: SourceReference, format: str, location: str) -> _Pinned:
         name = TableName((format,), location)
@@ -507,7 +515,7 @@ class _Pinning:
         position, as Iceberg resolves views. A query can have more columns than its view.
 
         Args:
-            columns: the types of the view's columns in its Iceberg schema, by name; None if they are not known.
+            columns: the types of the view's columns in its Iceberg schema, by name.
         """
         found = self.engine.types(inner.sql) if self.engine else []
         if self.engine and len(found) < len(columns):

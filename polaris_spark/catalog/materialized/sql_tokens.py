@@ -65,6 +65,13 @@ class Tokens(list[Token]):
         """Index of the innermost opening parenthesis or bracket around each token; -1 if there is none."""
         self._match()
 
+    def statement(self) -> str:
+        """Return the text without the semicolons at its end, and without comments after them."""
+        end = len(self)
+        while self.text(end - 1) == ";":
+            end -= 1
+        return self.sql if end == len(self) else self.sql[: self[end].start]
+
     def kind(self, index: int) -> str:
         """Return the kind of the token at an index; an empty string if there is no such token."""
         return self[index].kind if 0 <= index < len(self) else ""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from polaris_spark.catalog.materialized.sql_tokens import Tokens
@@ -34,6 +35,7 @@ _CLAUSES = _SET_OPERATORS | {
 """Words that begin a clause, and so are not taken for a name."""
 _FROM_FUNCTIONS = frozenset({"EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "OVERLAY"})
 """Functions whose arguments may be separated by FROM."""
+_NESTED_TYPES = frozenset({"ARRAY", "MAP", "STRUCT"})
 _TIME_TRAVEL = frozenset({"VERSION", "SYSTEM_VERSION", "TIMESTAMP", "SYSTEM_TIME"})
 _OPERATORS = frozenset({*"*/%+-~|&^[:.", "DIV", "CASE", "INTERVAL"})
 """Tokens that begin or continue an expression that is not a literal, name or call."""
@@ -102,7 +104,11 @@ def references_of(sql: str) -> list[SourceReference]:
     return [found.reference for found in analyze(sql).found]
 
 
-def replaced(sql: str, replacements: Mapping[int, str]) -> str:
+def replaced(
+    sql: str,
+    replacements: Mapping[int, str],
+    full_names: Mapping[int, tuple[str, ...]] = MappingProxyType({}),
+) -> str:
     """Return the query `sql` with some of its references replaced by other text.
 
     A reference without an alias gets the last part of its name as its alias, so that columns qualified by it still
@@ -113,6 +119,8 @@ def replaced(sql: str, replacements: Mapping[int, str]) -> str:
         sql: text of the query.
         replacements: dict from the position `start` of each reference to its replacement. A replacement is a name, a
             name with a time travel clause, or a query in parentheses.
+        full_names: dict from the position of a reference to the parts of the full name to which it resolves, with
+            catalog and namespace. Columns can be qualified by it, too.
 
     Raises:
         BadRequestError: for the same reasons as in `references_of`; or such a replacement is not allowed at this place,
@@ -132,7 +140,7 @@ def replaced(sql: str, replacements: Mapping[int, str]) -> str:
         edits += _edits(analysis.tokens, found, replacement, alias)
         if alias:
             aliased.append(found)
-    edits += _qualifier_edits(analysis, aliased)
+    edits += _qualifier_edits(analysis, aliased, full_names)
     pieces = []
     position = 0
     for start, end, text in sorted(edits, key=lambda edit: edit[:2]):
@@ -170,10 +178,11 @@ def _edits(tokens: Tokens, found: _Found, replacement: str, alias: str) -> Itera
     yield found.alias_position, found.alias_position, alias
 
 
-def _qualifier_edits(analysis: Analysis, aliased: list[_Found]) -> Iterator[tuple[int, int, str]]:
+def _qualifier_edits(
+    analysis: Analysis, aliased: list[_Found], full_names: Mapping[int, tuple[str, ...]]
+) -> Iterator[tuple[int, int, str]]:
     """Yield edits of the text for columns that are qualified by two or more parts of a table's name. The edits qualify
     them by the new alias of the table instead."""
-    names = {relation.name for relation in analysis.relations}
     by_last: dict[str, list[_Found]] = {}
     for found in aliased:
         by_last.setdefault(found.reference.parts[-1].lower(), []).append(found)
@@ -185,7 +194,7 @@ def _qualifier_edits(analysis: Analysis, aliased: list[_Found]) -> Iterator[tupl
             matching = {
                 found.scope: found
                 for found in by_last.get(parts[length - 1], ())
-                if _qualifies(parts[:length], _lower(found.reference.parts), names)
+                if _ends_with(full_names.get(found.reference.start, found.reference.parts), parts[:length])
             }
             innermost = next((number for number, scope in enumerate(scopes) if scope in matching), None)
             if innermost is None:
@@ -208,17 +217,13 @@ def _columns(analysis: Analysis) -> Iterator[tuple[int, int]]:
         end = tokens.name_end(first)
         if (tokens.text(end), tokens.text(end + 1)) == (".", "*"):
             end += 2
-        is_column = tokens.text(first - 1) != "." and tokens.text(end) != "("
+        is_column = tokens.text(first - 1) not in (".", ":") and tokens.text(end) != "("
         if is_column and first not in analysis.table_names and end - first >= 5:
             yield first, end
 
 
-def _qualifies(qualifier: tuple[str, ...], parts: tuple[str, ...], names: set[str]) -> bool:
-    """Whether the qualifier of a column refers to the table whose name in the text is `parts`. The qualifier may have
-    more parts than this name, because Spark completes the name with the current catalog and namespace."""
-    if len(qualifier) <= len(parts):
-        return parts[-len(qualifier) :] == qualifier
-    return len(parts) > 1 and qualifier[-len(parts) :] == parts and qualifier[0] not in names
+def _ends_with(name: tuple[str, ...], qualifier: tuple[str, ...]) -> bool:
+    return _lower(name[-len(qualifier) :]) == qualifier
 
 
 def _require_unambiguous(analysis: Analysis, found: _Found, scopes: list[int], first: int, end: int) -> None:
@@ -361,8 +366,12 @@ class _Copy:
         self.table_queries: set[int] = set()
         """Indexes of the keywords of queries `TABLE name`. In the copy, they are FROM."""
         characters = list(re.sub(r"[^\n]", " ", tokens.sql))
-        end = 0
+        end = types = 0
         for index, token in enumerate(tokens):
+            if token.text == "<" and tokens.text(index - 1) in _NESTED_TYPES:
+                types += 1
+            elif token.text == ">" and types:
+                types -= 1
             if index < end:
                 continue
             end = _clause_end(tokens, index)
@@ -377,9 +386,17 @@ class _Copy:
                 text = "FROM "
             elif token.text == "WINDOW" and tokens.text(index + 1) == "(":
                 text = "called"  # after GROUP BY, sqlglot would take Spark's function for a clause
+            elif token.text == ":" and not types and _is_path(tokens, index):
+                text = "."
             characters[token.start : token.end] = text
         self.sql = "".join(characters)
         """The tokens at their positions, with spaces between them."""
+
+
+def _is_path(tokens: Tokens, index: int) -> bool:
+    """Whether the colon at `index` begins a path in a variant, as in `v:a.b`. sqlglot takes it for a parameter."""
+    is_after_value = tokens.is_name(index - 1) or tokens.text(index - 1) in (")", "]")
+    return is_after_value and tokens.is_name(index + 1) and tokens[index - 1].end == tokens[index].start
 
 
 def _clause_end(tokens: Tokens, index: int) -> int:

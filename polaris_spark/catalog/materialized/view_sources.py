@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from polaris_spark.catalog.entities.entities import TableName
 from polaris_spark.catalog.materialized.outside_sources import METASTORE, OutsideSources, TableState
+from polaris_spark.catalog.materialized.sql_tokens import Tokens
 from polaris_spark.catalog.materialized.view_time_travel import columns_of_version
 from polaris_spark.catalog.metadata.rows import View, ViewVersion
 from polaris_spark.catalog.metadata.texts import Json, decode, get_objects
@@ -185,11 +186,19 @@ def query_of(state: State, view: View) -> ViewQuery:
     for one in get_objects(version, "representations"):
         if str(one.get("type")).lower() == "sql" and str(one.get("dialect")).lower() == "spark":
             return ViewQuery(
-                str(one["sql"]).rstrip().rstrip(";"),
+                _statement(str(one["sql"])),
                 version.get("default-catalog") or "",
                 tuple(version["default-namespace"]),
             )
     raise BadRequestError(f"the view at {view.location} has no query in the dialect spark")
+
+
+def _statement(sql: str) -> str:
+    """Return the text of a query without the semicolon at its end. It is returned as it is if it is not Spark's SQL."""
+    try:
+        return Tokens(sql).statement() if ";" in sql else sql
+    except BadRequestError:
+        return sql
 
 
 def columns_of(state: State, view: View) -> list[str]:

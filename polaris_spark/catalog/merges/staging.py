@@ -21,7 +21,7 @@ import contextlib
 from collections.abc import Callable
 
 from polaris_spark.catalog.branches.branches import branch_of, create_area
-from polaris_spark.catalog.branches.merge_base import ancestry_of, merge_base
+from polaris_spark.catalog.branches.merge_base import ancestry_of, merge_base, own_branch
 from polaris_spark.catalog.branches.states import catalog_at
 from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.catalog.catalogs.references import head_name
@@ -126,7 +126,8 @@ def _renew(staged: Catalog, target: str, operation: Operation) -> None:
             namespaces_by_name(changed_entities(staged.reader.read_shards, base, commit), view)
             for commit in (theirs.commit, view.base.commit)
         )
-        if not changes or staged_changes:
+        is_known = own_branch(theirs)[0] in ancestry_of(view.base).newest  # else it was moved since
+        if staged_changes or (not changes and is_known):
             return new_difference(staged, {})
         return new_difference(staged, changes, theirs)._replace(ancestry=ancestry_of(theirs))
 

@@ -196,12 +196,22 @@ def view_named(call: Call, text: str) -> TableName:
     """Return the name of the view in an argument of a procedure.
 
     Raises:
-        InputError: the text is not the name of a view.
+        InputError: the text is not the name of a view, or names a view in another state, as `db.v@dev` does.
     """
     from polaris_spark.catalog.entities.entities import TableName
+    from polaris_spark.rest.handler import at_named_state
 
-    levels = levels_named(call.session.catalog.head(), spark_catalog(call), "table", text)
-    return TableName(levels[:-1], levels[-1])
+    catalog = call.session.catalog
+    levels = levels_named(catalog.head(), spark_catalog(call), "table", text)
+    name = TableName(levels[:-1], levels[-1])
+    _, plain = at_named_state(catalog, name.namespace, name.name)
+    if plain != name.name:
+        state = name.name.removeprefix(plain)[1:]
+        raise InputError(
+            f"{text!r} names a view in the state {state!r} of the catalog; use this state first, as with "
+            f"CALL {spark_catalog(call)}.system.use({state!r}), and write {plain!r} without it"
+        )
+    return name
 
 
 def spark_catalog(call: Call) -> str:

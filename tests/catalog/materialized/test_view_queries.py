@@ -199,6 +199,12 @@ Q = "(SELECT * FROM p.q)"
         ("SELECT (SELECT db.t.a) FROM db.t", Q, f"SELECT (SELECT `t`.a) FROM {Q} AS `t`"),
         ("SELECT t.b.c, x.t.a, f.db.t(1), 'db.t.a' FROM db.t", Q,
          f"SELECT t.b.c, x.t.a, f.db.t(1), 'db.t.a' FROM {Q} AS `t`"),
+        ("SELECT c.db.t.a, db.t.b, x.t.c, x.db.t.d FROM T", Q,
+         f"SELECT `T`.a, `T`.b, x.t.c, x.db.t.d FROM {Q} AS `T`"),
+        ("SELECT db.t.v:c.db.t.a[0].b, f(v):x, CAST(a AS STRUCT<a: INT>) FROM db.t", Q,
+         f"SELECT `t`.v:c.db.t.a[0].b, f(v):x, CAST(a AS STRUCT<a: INT>) FROM {Q} AS `t`"),
+        ("SELECT c.db.t.a.b FROM c.db.t JOIN t AS c ON true", Q,
+         f"SELECT `t`.a.b FROM {Q} AS `t` JOIN t AS c ON true"),
         ("SELECT x.db.t.a FROM db.t JOIN u x", Q, f"SELECT x.db.t.a FROM {Q} AS `t` JOIN u x"),
         ("SELECT db.t.a FROM db.t x", Q, f"SELECT db.t.a FROM {Q} x"),
         ("WITH t AS (SELECT db.t.a FROM db.t) SELECT * FROM t", Q,
@@ -210,7 +216,9 @@ Q = "(SELECT * FROM p.q)"
 def test_the_first_reference_is_replaced_and_columns_still_resolve(
     sql: str, replacement: str, expected: str
 ) -> None:
-    assert replaced(sql, {references_of(sql)[0].start: replacement}) == expected
+    first = references_of(sql)[0]
+    full_name = ("c", "db", "t")[: 3 - len(first.parts)] + first.parts
+    assert replaced(sql, {first.start: replacement}, {first.start: full_name}) == expected
 
 
 @pytest.mark.parametrize(("sql", "expected"), NAMES)

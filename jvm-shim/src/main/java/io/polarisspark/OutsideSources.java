@@ -215,6 +215,6 @@ public final class OutsideSources {
         "sql", sql.sql(),
         "catalog", current == null || current.isEmpty() ? catalog.name() : current,
         "namespace", view.currentNamespace(),
-        "columns", view.schema().fieldNames());
+        "schema", found.view().schema());
   }
 }
