@@ -91,6 +91,16 @@ def test_what_a_transaction_itself_creates_needs_no_further_grants_at_the_commit
     assert ann.status("GET", f"{T}/own") == 200
 
 
+def test_the_owner_of_an_entity_is_not_changed_in_a_transaction(world: World) -> None:
+    with world.root.session.transaction() as begun:
+        inside = User(begun)
+        assert inside.status("POST", f"{T}/t", SETS) == 200
+        status, answer = inside.call("set_owner", owner="ann", on="table", name="db.t")
+        assert (status, "a transaction is open" in str(answer)) == (400, True), answer
+        assert inside.call("show_owner", on="table", name="db.t")[1]["rows"][0][1] == "root"
+    assert world.root.call("set_owner", owner="ann", on="table", name="db.t")[0] == 200
+
+
 def test_a_rolled_back_request_needs_no_grant_at_the_commit(world: World, ann: User) -> None:
     table = world.entity("db", "t", kind=TABLE)
     world.grant(["NAMESPACE_CREATE"])
