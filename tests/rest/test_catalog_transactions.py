@@ -424,6 +424,16 @@ def test_requests_that_bring_content_of_other_states_are_refused(main: Client) -
     tx.roll_back()
 
 
+@pytest.mark.parametrize("job", ["expire", "purge_dropped", "remove_orphans", "sweep", "trim"])
+def test_a_job_that_deletes_is_refused_in_a_transaction(main: Client, job: str) -> None:
+    with main.session.transaction() as session:
+        write(Client(session), "t", 1)
+        with pytest.raises(BadRequestError, match=f"{job} cannot be part of a transaction"):
+            call(session, job, dry_run=False)
+        call(session, job, dry_run=True)
+    call(main.session, job, dry_run=False)
+
+
 def test_the_log_says_what_a_transaction_changed(main: Client) -> None:
     with main.session.transaction() as session:
         client = Client(session)
