@@ -212,7 +212,7 @@ def readable_head(catalog: CatalogRow, state: str) -> Head | None:
     if transaction is None or transaction.parent.row.entity_id != catalog.entity_id:
         return None
     head = transaction.head.head
-    transaction.store.write_own()
+    transaction.store.write_own(transaction.parent.context.clock.now_ms())
     return head
 
 
