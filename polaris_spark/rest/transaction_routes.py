@@ -16,6 +16,7 @@ from polaris_spark.access.needs import Asked, Need, On
 from polaris_spark.catalog.branches.states import STATE, catalog_at
 from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.catalog.merges.transactions import at_once
+from polaris_spark.catalog.metadata.bounds import require_within
 from polaris_spark.catalog.tables.table_changes import CommitTables, TableCommit
 from polaris_spark.commits.change import Operation, new_operation_id
 from polaris_spark.errors import BadRequestError, NotFoundError, PolarisError
@@ -42,6 +43,7 @@ def commit_transaction(catalog: Catalog, request: Request) -> Response:
     commits = [_table_commit(change) for change in body.table_changes]
     if not commits and not body.requests:
         raise BadRequestError("the transaction has no table changes: 'table-changes' is empty")
+    require_within("requests in a transaction", len(body.requests))
     operation = request.operation()
     if not operation.id:
         operation = operation._replace(id=new_operation_id(catalog.context.clock.now_ms()))

@@ -27,6 +27,7 @@ from polaris_spark.errors import (
     MergeConflictError,
     NotFoundError,
     OutcomeUnknownError,
+    TryAgainError,
 )
 from polaris_spark.jobs.registry import call
 from tests.rest.appends import appendable, attempt, new_append, send, write_manifests
@@ -432,6 +433,25 @@ def test_a_job_that_deletes_is_refused_in_a_transaction(main: Client, job: str) 
             call(session, job, dry_run=False)
         call(session, job, dry_run=True)
     call(main.session, job, dry_run=False)
+
+
+def test_the_changes_of_one_request_take_no_longer_than_a_commit_may(
+    main: Client, clock: ManualClock
+) -> None:
+    def work(copy: Catalog) -> None:
+        inside = Client(main.session.derive(catalog=copy))
+        write(inside, "t", 1)
+        clock.advance(61_000)
+        assert inside.send("POST", "v1/namespaces", {"namespace": ["late"]}).kind == (
+            503,
+            "ServiceUnavailableException",
+        )
+        raise TryAgainError("late")
+
+    before = main.session.catalog.head().head
+    with pytest.raises(TryAgainError):
+        transactions.at_once(main.session.catalog, main.session.operation(), work)
+    assert main.session.catalog.head().head == before
 
 
 def test_the_log_says_what_a_transaction_changed(main: Client) -> None:

@@ -384,8 +384,10 @@ def at_once(catalog: Catalog, operation: Operation, work: Callable[[Catalog], No
         PolarisError: `work` raised it; nothing was changed.
         BadRequestError: the catalog belongs to a transaction.
         ForbiddenError: the catalog shows a state of the past, or its branch is protected.
+        TryAgainError: the changes need more time than a commit may take; nothing was changed.
     """
     refuse_nested(catalog)
+    until = catalog.context.clock.monotonic_ms() + catalog.references.deadline_ms
 
     def difference(view: State) -> Difference:
         if view.is_protected:
@@ -394,6 +396,7 @@ def at_once(catalog: Catalog, operation: Operation, work: Callable[[Catalog], No
             raise PrepareAgain
         transaction = Transaction(catalog, Isolation.SNAPSHOT, view.base)
         transaction.show(view.base)
+        transaction.copy.until = until
         try:
             work(catalog.on_branch(transaction.state))
             found = _difference(transaction, view)
