@@ -140,6 +140,23 @@ def _create_and(ann: User, table: dict[str, Any], then: Callable[[], object]) ->
         then()
 
 
+def test_a_transaction_changes_no_table_that_was_moved_away_meanwhile(world: World, ann: User) -> None:
+    world.grant(["TABLE_WRITE_PROPERTIES"], world.entity("db"))
+    ends = ({"namespace": [one], "name": "t2"} for one in ("db", "hidden"))
+    move = dict(zip(("source", "destination"), ends, strict=True))
+    world.table("db", "t2")
+
+    def write(then: Callable[[], object]) -> None:
+        with ann.session.transaction(isolation="snapshot") as begun:
+            assert User(begun).status("POST", f"{T}/t2", SETS) == 200
+            then()
+
+    with pytest.raises(MergeConflictError, match="was moved to another namespace"):
+        write(lambda: world.root.status("POST", "v1/tables/rename", move))
+    found = world.root.send("GET", "v1/namespaces/hidden/tables/t2")[1]["metadata"]
+    assert "a" not in found["properties"]
+
+
 def test_a_conflict_of_a_transaction_does_not_describe_a_table_of_another_principal(
     world: World, ann: User
 ) -> None:

@@ -149,6 +149,10 @@ class MergeRun(StepRun):
             raise EntityConflict(f"the other state removed it, and this branch {_told(base, ours)}")
         if ours is None:
             raise EntityConflict(f"the other state {_told(base, theirs)}, and this branch removed it")
+        if self.difference.has_needs and decode_key(ours.key).path != decode_key(base.key).path:
+            raise EntityConflict(
+                f"it was moved to another namespace of this branch, from {name_of(base.key)}"
+            )
         key = _three_way(base.key, ours.key, theirs.key)
         if key is None:
             raise EntityConflict(
@@ -315,7 +319,7 @@ class MergeRun(StepRun):
         the branch has another owner. The principal of the transaction may then neither see that entity nor change
         it."""
         owner = self.difference.owners.get(step.entity_id)
-        if not self.difference.begun or owner is None:
+        if not self.difference.has_needs or owner is None:
             return False
         found = self.state.lookup(OWNERS, id_bytes(entry.entity_id))
         return found is None or found.value != owner
@@ -399,7 +403,7 @@ class MergeRun(StepRun):
         """Whether a transaction put something into a namespace, and the branch now has another namespace of this
         name. The principal of the transaction may have no privileges on that one."""
         other, key = self.difference.other, namespace_key(path)
-        if not self.difference.begun or other is None:
+        if not self.difference.has_needs or other is None:
             return False
         ours, theirs = find(self.state, key), other.index(NAMES).get(key)
         if ours is None or theirs is None or ours.entity_id == id_from(theirs.value):

@@ -109,6 +109,9 @@ class Difference(NamedTuple):
     begun: int = 0
     """Id of the commit of the branch at which the other state began, if its changes were checked like changes of the
     branch. While this commit is the newest of the branch, the branch takes the other state as it is. Otherwise 0."""
+    has_needs: bool = False
+    """Whether privileges on names in the other state were checked: it is that of a transaction in a realm with access
+    control. These privileges may not hold if the names mean other entities in the branch."""
     summaries: Mapping[int, Mapping[str, str]] = {}
     """Summaries for the log entries of entities, by id: what a transaction changed in them."""
     expired: Mapping[int, Sequence[ExpiredSnapshots]] = {}

@@ -432,6 +432,7 @@ def _difference(transaction: Transaction, view: State) -> Difference:
         objects=objects,
         files=files,
         begun=begin.head.commit,
+        has_needs=bool(transaction.needs),
         summaries=summaries,
         expired=records,
     )
