@@ -31,7 +31,7 @@ from polaris_spark.errors import (
 )
 from polaris_spark.jobs.registry import call
 from tests.rest.appends import appendable, attempt, new_append, send, write_manifests
-from tests.rest.client import Client, at_once, identifier, set_properties, table
+from tests.rest.client import Client, at_once, identifier, path, set_properties, table
 from tests.rest.conftest import OpenBranch
 from tests.rest.steps import BOTH, Tx, read, two_tables, write
 
@@ -452,6 +452,28 @@ def test_the_changes_of_one_request_take_no_longer_than_a_commit_may(
     with pytest.raises(TryAgainError):
         transactions.at_once(main.session.catalog, main.session.operation(), work)
     assert main.session.catalog.head().head == before
+
+
+@pytest.mark.parametrize("filled", [False, True])
+def test_a_namespace_is_dropped_and_created_again_with_other_content(main: Client, *, filled: bool) -> None:
+    for namespace in (("a",), ("a", "b")):
+        main.namespace(*namespace)
+        main.create("old", namespace)
+    tx = Tx(main, "snapshot")
+    for namespace in (("a", "b"), ("a",)):
+        tx.client.ok("DELETE", table("old", namespace))
+        tx.client.ok("DELETE", path(*namespace))
+    for namespace in (("a",), ("a", "c")):
+        tx.client.namespace(*namespace)
+        tx.client.create("new", namespace)
+    write(main, "t", 1)
+    if filled:
+        main.create("more", ("a",))
+        tx.refused("namespace a: the other state removed it, but this branch has table a.more in it")
+    else:
+        tx.commit()
+        assert [main.names("a"), main.names("a", "c")] == [["new"], ["new"]]
+        assert main.send("GET", path("a", "b")).status == 404
 
 
 def test_the_log_says_what_a_transaction_changed(main: Client) -> None:

@@ -363,13 +363,16 @@ class MergeRun(StepRun):
     def _check_namespaces(self) -> None:
         """Report a conflict for each table or view whose namespace does not exist in the branch, for each dropped
         namespace that is not empty in the branch, and for each name that a namespace and a view cannot both have."""
+        placed = {step.new.key for step in self.steps.values() if step.new is not None}
         for step in self.steps.values():
             version = step.new or step.old
             assert version is not None
             path, kind, name = decode_key(version.key)
             if step.new is None and kind == NAMESPACE:
-                if found := self.state.scan(NAMES, *subtree((*path, name)), limit=1):
-                    inner = f"{KINDS[decode_key(found[0][0]).kind]} {name_of(found[0][0])}"
+                # The other state may have dropped the namespace and created it again, with entities in it.
+                inside = self.state.scan(NAMES, *subtree((*path, name)), limit=len(placed) + 1)
+                if found := next((key for key, _ in inside if key not in placed), None):
+                    inner = f"{KINDS[decode_key(found).kind]} {name_of(found)}"
                     problem = f"the other state removed it, but this branch has {inner} in it"
                     self._report(version.key, problem)
             elif step.new is not None and (problem := self._clash(version)):
