@@ -50,8 +50,8 @@ this size."""
 class ObjectRow(NamedTuple):
     """A row of the table `objects` within a realm: one part of an object."""
 
-    id: int
-    part: int
+    id: ObjectId
+    part: Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
     value: bytes
 
 

@@ -10,15 +10,19 @@ import inspect
 import typing
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import astuple
 
-Strong = Annotated[int, "strong"]
+from polaris_spark.ids import MAX_ID
+
+_RANGE: Final = msgspec.Meta(ge=0, le=MAX_ID)
+
+Strong = Annotated[int, "strong", _RANGE]
 """A pointer that protects its target from deletion: an object id, or 0 for none."""
 
-Weak = Annotated[int, "weak"]
+Weak = Annotated[int, "weak", _RANGE]
 """A pointer that does not protect its target from deletion: an object id, or 0 for none."""
 
 

@@ -192,7 +192,7 @@ class PolarisCatalog(RestCatalog):
 
 
 class TransactionCatalog(PolarisCatalog):
-    """The catalog of a transaction: it sees one state, and its own changes."""
+    """The catalog of a transaction: it sees one state, and its own changes. It cannot be pickled."""
 
     _opened: TransactionSession
 
@@ -218,6 +218,12 @@ class TransactionCatalog(PolarisCatalog):
             NotFoundError: the transaction has no such savepoint, or has ended.
         """
         self._opened.rollback_to(name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise InputError(
+            "the catalog of a transaction cannot be pickled, and neither can its tables, because the transaction "
+            "exists only in this process: commit it, then pickle a table of the catalog itself"
+        )
 
 
 def _reopen(name: str, properties: dict[str, Any]) -> PolarisCatalog:

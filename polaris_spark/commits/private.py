@@ -3,6 +3,7 @@ transaction."""
 
 from __future__ import annotations
 
+import math
 from typing import TypeVar
 
 import msgspec
@@ -74,6 +75,8 @@ class PrivateCommitter:
         self._unfinished: int | None = None
         """Number of the changes in `_applied` that have succeeded, if a change after them was not finished."""
         self._closed_because = ""
+        self.until = math.inf
+        """Time after which changes are refused, in milliseconds on the monotonic clock."""
         self._nobody = clock.signal()
         """A signal for which no thread waits, because each thread commits its own changes."""
         self._lock = clock.lock()
@@ -110,10 +113,12 @@ class PrivateCommitter:
             TryAgainError: the change could not be made before the deadline; nothing was changed.
         """
         begun = self._clock.monotonic_ms()
-        deadline = begun + self._deadline_ms
+        deadline = min(begun + self._deadline_ms, self.until)
         with self._lock:
             if self._closed_because:
                 raise BadRequestError(self._closed_because)
+            if begun > self.until:
+                raise _late()
             self.used_ms = self._clock.now_ms()
             pending, apart = Pending(change, begun, deadline, self._nobody), change.size > APART_SIZE
             if apart or change.reads_to_prepare or self._is_full():
@@ -122,10 +127,7 @@ class PrivateCommitter:
                 self._build()  # `_carried_out` may have prepared the change on an older head
                 apart = apart or pending.too_long
                 if self._clock.monotonic_ms() >= deadline:
-                    raise TryAgainError(
-                        "the time limit of commits (commit-timeout) passed before the change was made; nothing "
-                        "was changed: try again, or set a longer commit-timeout"
-                    )
+                    raise _late()
             if pending.error is not None:
                 raise pending.error
             return pending.result  # type: ignore[no-any-return]  # a Pending carries any change's result
@@ -206,3 +208,10 @@ class PrivateCommitter:
         built = self._builder.build(applied)
         self.store.keep(built.objects)
         self._head, self._applied = built.reader, None
+
+
+def _late() -> TryAgainError:
+    return TryAgainError(
+        "the time limit of commits (commit-timeout) passed before the change was made; nothing was changed: try "
+        "again, or set a longer commit-timeout"
+    )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
+from polaris_spark.objects import ObjectId
+
 
 class Entry(NamedTuple):
     """The entry of a key in an index: an object id (0 for none) and a small value."""
 
-    pointer: int = 0
+    pointer: ObjectId = 0
     value: bytes = b""
 
 

@@ -544,7 +544,9 @@ def set_owner(call: Call, arguments: Arguments) -> Rows:
         changed(call, SetOwner, target.securable, owner, target.described)
     else:
         from polaris_spark.catalog.entities.owners import SetEntityOwner
+        from polaris_spark.catalog.merges.transactions import refuse_nested
 
+        refuse_nested(call.session.catalog)
         catalog = call.session.catalog.resolving(dict(target.permissions.resolved).items())
         levels, kind = target.named, target.named.kind
         catalog.commit(

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from polaris_spark.access.needs import Need, Needs, On
 from polaris_spark.clock import Zone, iso_time_ms
-from polaris_spark.errors import ClockError, InputError
+from polaris_spark.errors import BadRequestError, ClockError, InputError
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure, Run
 from polaris_spark.property_values import duration_ms
 
@@ -95,6 +95,11 @@ def _alone(name: str, run: Run, scope: Scope, deletes: Deletes | None) -> Run:
         given = {name: value for name, value in arguments.items() if name not in (_WAIT.name, _RIGHT.name)}
         session = call.session
         if deletes is not None:
+            if deletes(given) and session.catalog.in_transaction:
+                raise BadRequestError(
+                    f"{name} cannot be part of a transaction, because a rollback could not restore what it deletes; "
+                    "commit the transaction or roll it back first"
+                )
             clock_is_right = bool(arguments.get(_RIGHT.name, False))
             _check_clock(session, deletes=deletes(given), clock_is_right=clock_is_right)
         tasks = Tasks(session.connection.backend, session.connection.clock)

@@ -65,7 +65,7 @@ def _require(permissions: Permissions, need: Need, arguments: Mapping[str, Any])
     elif need.on in _OF_NAMES:
         _require_named(permissions, need, given)
     else:
-        check(permissions, (need._replace(when=None),), NOTHING_ASKED, lambda _: [])
+        check(permissions, (need._replace(when=None),), NOTHING_ASKED)
 
 
 def _require_on_state(permissions: Permissions, need: Need, given: str, arguments: Mapping[str, Any]) -> None:

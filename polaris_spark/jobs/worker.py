@@ -453,7 +453,7 @@ def require_worker(session: Session) -> None:
 
     permissions = session.permissions()
     if permissions is not None:
-        check(permissions, (Need("CATALOG_MAINTAIN", On.REALM),), NOTHING_ASKED, lambda _: [])
+        check(permissions, (Need("CATALOG_MAINTAIN", On.REALM),), NOTHING_ASKED)
 
 
 def _commit(session: Session, change: QueueChange[Any]) -> Any:

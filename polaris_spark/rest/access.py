@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from polaris_spark.access.needs import Asked, Needs, On
 from polaris_spark.access.rules import Rules, Subject
@@ -20,7 +20,6 @@ from polaris_spark.rest.permissions import (
     check,
     hidden_catalog,
     knows_catalog,
-    requests_in,
 )
 
 
@@ -123,12 +122,11 @@ def authorize(
     needs: Needs,
     asked: Callable[[], Asked],
     catalog: Catalog,
-    find: Callable[[str, str], Any],
     *,
     key: str | None = None,
 ) -> tuple[Catalog, Keep | None]:
     """Raise an error if a caller may not send a request in a realm with access control. The handler calls this once for
-    every request.
+    every request, and a transaction for each request in its body.
 
     Args:
         rules: the rules of the realm.
@@ -136,7 +134,6 @@ def authorize(
         needs: the needs of the route.
         asked: returns the parts of the request that determine what it names.
         catalog: the catalog in the state to which the request refers.
-        find: returns the route of a request that is part of the body (`Router.find`).
         key: identifies a request without a body that reads one entity: such a request is checked once for each commit
             and caller. None for other requests. Returns: the catalog with which to answer the request, which first
             reads the head on which the names were checked; and a function that selects the entries that a list shows
@@ -159,7 +156,7 @@ def authorize(
     if known is not None and known in subject.allowed:
         return catalog.beginning_at(head), None
     permissions = Permissions(rules, subject, catalog, head, catalog.newest(head))
-    keep = check(permissions, needs, asked(), lambda body: list(requests_in(body, find))).keep
+    keep = check(permissions, needs, asked()).keep
     permissions.note()
     found = catalog.beginning_at(head)
     if known is not None and keep is None:

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from polaris_spark.access.control import AccessControl
-from polaris_spark.access.needs import Asked
+from polaris_spark.access.needs import Asked, Needs
+from polaris_spark.access.rules import Rules, Subject
 from polaris_spark.catalog.branches.states import STATE, catalog_at, name_of_state
 from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.catalog.entities.entities import TableName, namespace_in, table_key
@@ -93,21 +94,29 @@ def handle(
         if rules is not None:
             subject = subject_of(rules, caller, needs, catalog, match.prefix, has_state=bool(state))
         catalog, params, body = _resolved(catalog, match, state, body, hides_names=rules is not None)
-        keep = None
+        keep = allow = None
         if rules is not None and subject is not None:
             route = match.route
             parsed = None if route.body is None else decode(body, route.body)
             key = path if method == "GET" and not query else None
             asked = partial(Asked, params, query, parsed)
-            catalog, keep = authorize(rules, subject, needs, asked, catalog, router.find, key=key)
+            catalog, keep = authorize(rules, subject, needs, asked, catalog, key=key)
+            allow = partial(_allowed, rules, subject)
         if catalog is not given and session is not None and match.route.base == EXTENSION:
             session = session.derive(catalog=catalog, roles=caller.roles)
         request = Request(
-            method, path, params, dict(query), lower, body, caller, session, keep, rules is not None
+            method, path, params, dict(query), lower, body, caller, session, keep, rules is not None, allow
         )
         return match.route.answer(catalog, request)
     except Exception as error:
         return response_of(error)
+
+
+def _allowed(
+    rules: Rules, subject: Subject, catalog: Catalog, needs: Needs, asked: Callable[[], Asked]
+) -> Catalog:
+    """Check a request that is a part of another one (`Request.allow`)."""
+    return authorize(rules, subject, needs, asked, catalog.resolving(()))[0]
 
 
 def _resolved(

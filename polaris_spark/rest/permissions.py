@@ -29,7 +29,6 @@ from polaris_spark.catalog.merges.transactions import Needed, Transaction, note_
 from polaris_spark.catalog.rows import IDS, NAMESPACE, TABLE, VIEW, CatalogRow, id_bytes
 from polaris_spark.commits.state import CommitReader, reading_state
 from polaris_spark.errors import (
-    BadRequestError,
     ForbiddenError,
     NoSuchNamespaceError,
     NoSuchTableError,
@@ -40,7 +39,6 @@ from polaris_spark.errors import (
 )
 from polaris_spark.index.keys import decode_key
 from polaris_spark.names import MAIN, is_transaction
-from polaris_spark.rest.messages import decode
 
 NOTHING_ASKED = Asked({}, {}, None)
 
@@ -335,14 +333,12 @@ class Filter(NamedTuple):
     """Chooses what a list shows; None for everything."""
 
 
-def check(
-    permissions: Permissions, needs: Needs, asked: Asked, parts: Callable[[Any], list[tuple[Needs, Asked]]]
-) -> Filter:
-    """Raise an error unless the principal has all privileges that a request needs.
+def check(permissions: Permissions, needs: Needs, asked: Asked) -> Filter:
+    """Raise an error unless the principal has all privileges that a request needs. The requests in the body of a
+    transaction are not checked here, but when the transaction carries them out.
 
     Args:
         needs: what the request needs.
-        parts: returns the needs of the requests in the body of a transaction.
     Returns:
         what a list shows.
     Raises:
@@ -358,10 +354,7 @@ def check(
         if need.on is On.LISTED or need.on is On.LISTED_TABLES or need.on is On.LISTED_VIEWS:
             if not _may_list(permissions, need, asked):
                 filter = Filter(permissions.keep)
-        elif need.on is On.EACH_REQUEST:
-            for some, one in parts(asked.body):
-                check(permissions, some, one, parts)
-        else:
+        elif need.on is not On.EACH_REQUEST:
             _fulfilled(permissions, need, asked)
     return filter
 
@@ -548,26 +541,3 @@ def hidden_catalog(name: str | None) -> NotFoundError:
     if name is None:
         return NotFoundError("there is no catalog here that this principal may see")
     return NotFoundError(f"there is no catalog {name!r} here")
-
-
-def requests_in(body: Any, find: Callable[[str, str], Any]) -> Iterator[tuple[Needs, Asked]]:
-    """Yield the needs of the requests in the body of a transaction.
-
-    Args:
-        find: returns the route and the parameters of a request (`Router.find`).
-    """
-    for one in getattr(body, "requests", None) or ():
-        try:
-            match = find(one.method, one.path)
-        except PolarisError:
-            continue  # the route of the transaction refuses it
-        yield match.route.needs, _asked(match, one)
-
-
-def _asked(match: Any, part: Any) -> Asked:
-    try:
-        text = bytes(part.body).decode() if part.body else ""
-        body = None if match.route.body is None else decode(text, match.route.body)
-    except UnicodeDecodeError as error:
-        raise BadRequestError("the body of a request in the transaction is not UTF-8") from error
-    return Asked(match.params, dict(part.query), body)

@@ -8,6 +8,8 @@ import weakref
 from collections.abc import Callable, Hashable, Mapping
 from typing import NamedTuple
 
+from polaris_spark.access.needs import Asked, Needs
+from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.catalog.entities.listing import Keep
 from polaris_spark.commit_notes import Notes, merged
 from polaris_spark.commits.change import Operation
@@ -34,6 +36,10 @@ class Request(NamedTuple):
     """Chooses the children of a namespace that a list shows; None for all."""
     has_rules: bool = False
     """Whether the realm has access control."""
+    allow: Callable[[Catalog, Needs, Callable[[], Asked]], Catalog] | None = None
+    """Raises an error if the caller may not send a request that is a part of this one, and returns the catalog with
+    which to answer it. Takes the catalog, and the needs and parts of the request. None if the realm has no access
+    control."""
 
     @property
     def principal(self) -> str:

@@ -359,7 +359,7 @@ class Session:
         """
         found = self.permissions()
         if found is not None:
-            check(found, (Need(privilege, On.CATALOG),), NOTHING_ASKED, lambda _: [])
+            check(found, (Need(privilege, On.CATALOG),), NOTHING_ASKED)
 
     def _require_open(self) -> None:
         if self._closed.is_set():

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import msgspec
 
-from polaris_spark.access.needs import Need, On
+from polaris_spark.access.needs import Asked, Need, On
 from polaris_spark.catalog.branches.states import STATE, catalog_at
 from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.catalog.merges.transactions import at_once
+from polaris_spark.catalog.metadata.bounds import require_within
 from polaris_spark.catalog.tables.table_changes import CommitTables, TableCommit
 from polaris_spark.commits.change import Operation, new_operation_id
 from polaris_spark.errors import BadRequestError, NotFoundError, PolarisError
@@ -41,6 +43,7 @@ def commit_transaction(catalog: Catalog, request: Request) -> Response:
     commits = [_table_commit(change) for change in body.table_changes]
     if not commits and not body.requests:
         raise BadRequestError("the transaction has no table changes: 'table-changes' is empty")
+    require_within("requests in a transaction", len(body.requests))
     operation = request.operation()
     if not operation.id:
         operation = operation._replace(id=new_operation_id(catalog.context.clock.now_ms()))
@@ -56,7 +59,7 @@ def commit_transaction(catalog: Catalog, request: Request) -> Response:
         if commits:
             own = Operation(b"", request.principal, notes=request.notes)
             commit_updates(copy, CommitTables(catalog.context, own, commits))
-        _carry_out(copy, parts)
+        _carry_out(copy, parts, request)
 
     at_once(catalog, operation, work)
     return NO_CONTENT
@@ -86,16 +89,27 @@ def _part(request: Request, part: messages.TransactionRequest) -> tuple[Route, R
     return match.route, made
 
 
-def _carry_out(catalog: Catalog, parts: Sequence[tuple[Route, Request]]) -> None:
-    """Carry out the requests of a transaction in their order.
+def _carry_out(catalog: Catalog, parts: Sequence[tuple[Route, Request]], whole: Request) -> None:
+    """Carry out the requests of a transaction in their order. In a realm with access control, each request is checked
+    in the state that the requests before it have made.
 
+    Args:
+        whole: the request that contains them.
     Raises:
         PolarisError: one of them is refused; the message says which.
     """
     for number, (route, request) in enumerate(parts, 1):
         with _numbered(number, request.method, request.path):
             _refuse_state(catalog, request)
-            route.answer(catalog, request)
+            given = catalog
+            if whole.allow is not None:
+                given = whole.allow(catalog, route.needs, partial(_asked, route, request))
+            route.answer(given, request)
+
+
+def _asked(route: Route, request: Request) -> Asked:
+    body = None if route.body is None else messages.decode(request.body, route.body)
+    return Asked(request.params, request.query, body)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,9 @@ from polaris_spark.store.objects import ObjectStore
 
 S = TypeVar("S", bound=msgspec.Struct)
 
+REWRITE_MS = 60_000
+"""Time after which `UnwrittenObjects.write_own` writes all objects again, in milliseconds."""
+
 
 class UnwrittenObjects(ObjectStore):
     """Reads the objects of another store and its own new objects, which it does not write. Thread-safe."""
@@ -33,6 +36,8 @@ class UnwrittenObjects(ObjectStore):
         """The objects of `_own` that `read` has returned, with their headers, by id. A header is built when it is first
         needed."""
         self._written: set[int] = set()
+        self._all_written_ms = 0
+        """Time at which `write_own` last wrote all own objects, in milliseconds since 1970."""
 
     def keep(self, objects: Iterable[tuple[int, msgspec.Struct]]) -> None:
         """Add new objects, given as (id, value).
@@ -49,9 +54,13 @@ class UnwrittenObjects(ObjectStore):
         """Whether an object was added by `keep`."""
         return id in self._own
 
-    def write_own(self) -> None:
+    def write_own(self, now_ms: int) -> None:
         """Write the own objects to the database, so that other processes can read them. Nothing points to them there,
-        so a sweep deletes them later."""
+        so a sweep deletes them later, even if they are still used. Objects that were written before are therefore
+        written again from time to time (`REWRITE_MS`)."""
+        if not 0 <= now_ms - self._all_written_ms < REWRITE_MS:
+            self._written.clear()
+            self._all_written_ms = now_ms
         new = {id: value for id, value in list(self._own.items()) if id not in self._written}
         if new:
             self.backend.write_objects(self.realm, self.rows(new.items()))

@@ -202,6 +202,11 @@ class References(ReferenceRows):
         """Forget a reference that exists only in this process. Do nothing if there is none of this name."""
         self._private.pop(name, None)
 
+    @property
+    def deadline_ms(self) -> float:
+        """Time limit of a commit, in milliseconds."""
+        return self._settings.deadline_ms
+
     def is_private(self, name: str) -> bool:
         """Whether a reference exists only in this process."""
         return name in self._private

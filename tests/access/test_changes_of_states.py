@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from polaris_spark.access.changes import RoleName
 from polaris_spark.access.grant_changes import Grant
 from polaris_spark.catalog.rows import TABLE
-from polaris_spark.errors import ForbiddenError, NotFoundError
+from polaris_spark.errors import ForbiddenError, MergeConflictError, NotFoundError
 from polaris_spark.jobs.registry import call
 from tests.access.world import SCHEMA, User, World
 
@@ -89,6 +90,97 @@ def test_what_a_transaction_itself_creates_needs_no_further_grants_at_the_commit
         assert user.status("POST", T, {"name": "own", "schema": SCHEMA}) == 200
         assert user.status("POST", f"{T}/own", SETS) == 200
     assert ann.status("GET", f"{T}/own") == 200
+
+
+def test_a_transaction_changes_no_namespace_that_another_principal_created_meanwhile(
+    world: World, ann: User
+) -> None:
+    world.grant(["NAMESPACE_CREATE"])
+
+    def create(user: User, **properties: str) -> None:
+        body = {"namespace": ["fin"], "properties": properties}
+        assert user.status("POST", "v1/namespaces", body) == 200
+
+    def begin(properties: dict[str, str], other: User) -> None:
+        with ann.session.transaction(isolation="snapshot") as begun:
+            create(User(begun), **properties)
+            planted = {"name": "planted", "schema": SCHEMA}
+            assert User(begun).status("POST", "v1/namespaces/fin/tables", planted) == 200
+            create(other, secret="hidden value")
+
+    for properties in ({"history.expire.max-snapshot-age-ms": "1"}, {"secret": "guess"}):
+        with pytest.raises(MergeConflictError, match="another namespace of this name") as raised:
+            begin(properties, world.root)
+        assert "secret" not in str(raised.value)
+        assert world.root.send("GET", "v1/namespaces/fin/tables")[1]["identifiers"] == []
+        found = world.root.send("GET", "v1/namespaces/fin")[1]["properties"]
+        assert found.keys() - {"location"} == {"secret"}
+        assert world.root.status("DELETE", "v1/namespaces/fin") == 204
+    begin({"mine": "yes"}, ann)
+    assert ann.send("GET", "v1/namespaces/fin")[1]["properties"].keys() >= {"mine", "secret"}
+
+
+def test_a_transaction_creates_nothing_in_a_namespace_that_was_created_again(world: World, ann: User) -> None:
+    world.namespace("made")
+    world.grant(["TABLE_CREATE"], world.entity("made"))
+    planted = {"name": "planted", "schema": SCHEMA}
+
+    def again() -> None:
+        assert world.root.status("DELETE", "v1/namespaces/made") == 204
+        world.namespace("made")
+
+    with pytest.raises(MergeConflictError, match="namespace made was dropped and created again"):
+        _create_and(ann, planted, again)
+    assert world.root.send("GET", "v1/namespaces/made/tables")[1]["identifiers"] == []
+
+
+def _create_and(ann: User, table: dict[str, Any], then: Callable[[], object]) -> None:
+    with ann.session.transaction(isolation="snapshot") as begun:
+        assert User(begun).status("POST", "v1/namespaces/made/tables", table) == 200
+        then()
+
+
+def test_a_transaction_changes_no_table_that_was_moved_away_meanwhile(world: World, ann: User) -> None:
+    world.grant(["TABLE_WRITE_PROPERTIES"], world.entity("db"))
+    ends = ({"namespace": [one], "name": "t2"} for one in ("db", "hidden"))
+    move = dict(zip(("source", "destination"), ends, strict=True))
+    world.table("db", "t2")
+
+    def write(then: Callable[[], object]) -> None:
+        with ann.session.transaction(isolation="snapshot") as begun:
+            assert User(begun).status("POST", f"{T}/t2", SETS) == 200
+            then()
+
+    with pytest.raises(MergeConflictError, match="was moved to another namespace"):
+        write(lambda: world.root.status("POST", "v1/tables/rename", move))
+    found = world.root.send("GET", "v1/namespaces/hidden/tables/t2")[1]["metadata"]
+    assert "a" not in found["properties"]
+
+
+def test_a_conflict_of_a_transaction_does_not_describe_a_table_of_another_principal(
+    world: World, ann: User
+) -> None:
+    world.grant(["TABLE_CREATE"], world.entity("db"))
+    with pytest.raises(MergeConflictError, match="another table of this name") as raised:
+        _create_x(world, ann)
+    assert "password" not in str(raised.value)
+
+
+def _create_x(world: World, ann: User) -> None:
+    table = {"name": "x", "schema": SCHEMA}
+    with ann.session.transaction(isolation="snapshot") as begun:
+        assert User(begun).status("POST", T, table) == 200
+        assert world.root.status("POST", T, {**table, "properties": {"password": "secret"}}) == 200
+
+
+def test_the_owner_of_an_entity_is_not_changed_in_a_transaction(world: World) -> None:
+    with world.root.session.transaction() as begun:
+        inside = User(begun)
+        assert inside.status("POST", f"{T}/t", SETS) == 200
+        status, answer = inside.call("set_owner", owner="ann", on="table", name="db.t")
+        assert (status, "a transaction is open" in str(answer)) == (400, True), answer
+        assert inside.call("show_owner", on="table", name="db.t")[1]["rows"][0][1] == "root"
+    assert world.root.call("set_owner", owner="ann", on="table", name="db.t")[0] == 200
 
 
 def test_a_rolled_back_request_needs_no_grant_at_the_commit(world: World, ann: User) -> None:

@@ -142,9 +142,38 @@ def test_a_transaction_cannot_give_a_checked_name_to_another_table(world: World,
 
     move = {"source": {"namespace": ["db"], "name": "u"}, "destination": {"namespace": ["db"], "name": "t"}}
     of_other = requests({"method": "POST", "path": "v1/tables/rename", "body": move})
-    assert ann.status("POST", "v1/transactions/commit", of_other) == 409
+    status, answer = ann.send("POST", "v1/transactions/commit", of_other)
+    assert status == 403
+    assert "request 3 of the transaction" in str(answer)
+    assert "TABLE_WRITE_PROPERTIES on table db.t" in str(answer)
     of_new = requests({"method": "POST", "path": T, "body": {"name": "t", "schema": SCHEMA}})
     assert ann.status("POST", "v1/transactions/commit", of_new) == 204
+
+
+def test_each_request_of_a_transaction_is_checked_in_the_state_that_the_others_have_made(
+    world: World, ann: User
+) -> None:
+    world.grant(["NAMESPACE_CREATE"])
+    world.grant(["TABLE_FULL_METADATA", "TABLE_CREATE"], world.entity("db"))
+    world.grant(["TABLE_DROP"], world.entity("hidden", "t", kind=TABLE))
+
+    def commit(*requests: tuple[str, str, Any]) -> tuple[int, Any]:
+        parts = [{"method": method, "path": path, "body": body} for method, path, body in requests]
+        return ann.send("POST", "v1/transactions/commit", {"table-changes": [], "requests": parts})
+
+    def move(name: str, to: str, namespace: str = "db") -> tuple[str, str, Any]:
+        ends = ({"namespace": [namespace], "name": name}, {"namespace": ["db"], "name": to})
+        return "POST", "v1/tables/rename", dict(zip(("source", "destination"), ends, strict=True))
+
+    create, table = ("POST", "v1/namespaces", {"namespace": ["mine"]}), {"name": "t", "schema": SCHEMA}
+    assert commit(create, ("POST", "v1/namespaces/mine/tables", table)) == (204, None)
+    ids = [ann.send("GET", f"{T}/{name}")[1]["metadata"]["table-uuid"] for name in "tu"]
+    assert commit(move("t", "aside"), move("u", "t"), move("aside", "u")) == (204, None)
+    assert [ann.send("GET", f"{T}/{name}")[1]["metadata"]["table-uuid"] for name in "ut"] == ids
+    write = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"a": "b"}}]}
+    assert commit(("POST", "v1/namespaces/hidden/tables/t", write))[0] == 403
+    assert commit(move("t", "taken", "hidden"), ("POST", f"{T}/taken", write)) == (204, None)
+    assert commit(("POST", f"{T}/gone", write), move("t", "gone"))[0] == 404
 
 
 def test_a_repeated_idempotency_key_of_another_principal_gives_nothing(world: World, ann: User) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from polaris_spark.backends import open_backend
 from polaris_spark.backends.base import Backend
 from polaris_spark.clock import ManualClock
-from polaris_spark.commits import decider
+from polaris_spark.commits import decider, intent_rows
 from polaris_spark.commits.applier import Applier
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.committer import Committer
+from polaris_spark.commits.intent_rows import Intent, Part
 from polaris_spark.commits.publication import Publication
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
@@ -24,7 +27,7 @@ from polaris_spark.errors import (
     StorageFullError,
 )
 from polaris_spark.index import Entry
-from polaris_spark.objects import ObjectRow
+from polaris_spark.objects import ObjectRow, encode, rows_of
 
 from .rivals import Pausing, Rivals, _overtake, compete
 from .support import Add, Box, Requested, committer, number, references
@@ -212,6 +215,32 @@ def test_an_intent_that_cannot_be_decoded_is_ignored(rivals: Rivals, garbage: by
     rivals.b.commit(Add("theirs"))
     assert mine in [slot.following for slot in rivals.head.slots]
     assert rivals.commits() == [["theirs"]]
+
+
+_PUT = ("names", b"mine", Entry(7))
+_LOGGED = LogEntry(b"", "tester", 1, "add", 7, b"mine")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        Part(b"", "tester", b"", (), (), (_PUT,), (_LOGGED,), (ObjectRow(2**63, 0, b""),)),
+        Part(b"", "tester", b"", (), (), (_PUT,), (_LOGGED,), (ObjectRow(7, 2**63, b""),)),
+        Part(b"", "tester", b"", (), (), (("names", b"mine", Entry(2**63)),), (_LOGGED,), ()),
+        Part(b"", "tester", b"", (), (), (("names", b"mine", Entry(-1)),), (_LOGGED,), ()),
+        Part(b"", "tester", b"", (), (), (_PUT,), (msgspec.structs.replace(_LOGGED, after=2**63),), ()),
+    ],
+    ids=["row", "part of a row", "pointer", "negative pointer", "logged pointer"],
+)
+def test_an_intent_with_numbers_that_no_store_can_hold_is_ignored(tmp_path: Path, part: Part) -> None:
+    backend = open_backend(f"sqlite://{tmp_path / 'store.db'}")
+    rivals = Rivals(backend)
+    mine = rivals.a._attempts._intents.own
+    intent = Intent(rivals.head.fence, rivals.a._ids.next_id(), intent_rows.encode((part,)))
+    backend.write_objects("r", rows_of(mine, encode(intent)))
+    rivals.b.commit(Add("theirs"))
+    assert committer(backend).commit(Add("theirs")) == 2
+    assert rivals.commits() == [["theirs"], ["theirs"]]
 
 
 def test_a_fence_makes_the_publisher_prepare_again(rivals: Rivals) -> None:

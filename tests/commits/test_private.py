@@ -134,12 +134,12 @@ def test_nothing_is_written_until_another_process_must_read_it(
     head = private.read().head
     other = ObjectStore(backend, "r", ObjectCache(), store_key="other")
     rows = [len(batch) for split in backend.splits("objects", None, 1) for batch in backend.scan(split)]
-    private.store.write_own()
+    private.store.write_own(0)
     added = [len(batch) for split in backend.splits("objects", None, 1) for batch in backend.scan(split)]
     assert sum(added) > sum(rows)
     assert [entry.before for *_, entry in entries(other, head)][-1] == 0
     private.commit(Add("a", 5))
-    private.store.write_own()
+    private.store.write_own(0)
     [newest, *_] = [entry for *_, entry in entries(other, private.read().head)]
     assert other.get(newest.after, Box) == Box(7)
 

@@ -12,6 +12,7 @@ from pyiceberg.types import IntegerType
 
 from polaris_spark.catalog.metadata.rows import Snapshot
 from polaris_spark.clock import ManualClock
+from polaris_spark.jobs.registry import call
 from polaris_spark.pyiceberg import PolarisCatalog
 from polaris_spark.store.objects import ObjectStore
 from tests.maintenance.conftest import Open
@@ -42,6 +43,30 @@ def test_a_commit_that_adds_a_snapshot_drops_the_expired_ones(opened: Open) -> N
     [row] = expire(lake)
     assert (row["snapshots"], row["manifest_lists"]) == (0, 6)
     assert there(table) == needed(table.refresh())
+
+
+@pytest.mark.parametrize("swept", [False, True])
+def test_a_transaction_that_drops_expired_snapshots_leaves_their_files_to_the_next_expiry(
+    opened: Open, *, swept: bool
+) -> None:
+    lake, clock, table = made(opened)
+    with lake.transaction() as transaction:
+        transaction.load_table("db.t").append(rows(6))
+        transaction.savepoint("here")
+        before = there(table)
+        transaction.load_table("db.t").append(rows(7))
+        transaction.rollback_to("here")
+        undone = there(table) - before
+        if swept:
+            clock.advance(10)
+            call(lake._opened, "sweep", retention="3d", grace="3d")
+            lake.create_namespace("other")
+    assert len(table.refresh().metadata.snapshots) == 1
+    assert there(table) > needed(table)
+    [row] = expire(lake)
+    assert (row["snapshots"], row["manifest_lists"]) == (0, 6)
+    assert there(table) == needed(table.refresh()) | undone
+    assert call(lake._opened, "fsck") == []
 
 
 def test_a_commit_by_a_clock_far_ahead_drops_no_snapshot_until_the_operator_confirms_the_clock(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from polaris_spark.errors import MergeConflictError
+from polaris_spark.errors import InputError, MergeConflictError
 from polaris_spark.pyiceberg import PolarisCatalog
 
 ROWS = pa.table({"a": pa.array([1, 2], pa.int64())})
@@ -48,6 +49,18 @@ def _read_what_others_change(catalog: PolarisCatalog) -> None:
     with catalog.transaction() as tx:
         tx.load_table("db.made").append(tx.load_table("db.t").scan().to_arrow())
         catalog.load_table("db.t").append(ROWS)
+
+
+def test_a_catalog_of_a_transaction_is_not_pickled(tmp_path: Path) -> None:
+    properties = {"store": f"sqlite://{tmp_path / 'store.db'}", "warehouse": str(tmp_path / "lake")}
+    with PolarisCatalog("lake", **properties) as lake:
+        lake.create_namespace("db")
+        lake.create_table("db.t", ROWS.schema)
+        with lake.transaction() as tx:
+            for one in (tx, tx.load_table("db.t")):
+                with pytest.raises(InputError, match="the catalog of a transaction cannot be pickled"):
+                    pickle.dumps(one)
+        assert pickle.loads(pickle.dumps(lake.load_table("db.t"))).name() == ("db", "t")
 
 
 def test_a_part_of_a_transaction_is_undone(tmp_path: Path) -> None:

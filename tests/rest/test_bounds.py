@@ -209,6 +209,15 @@ def test_a_transaction_of_too_many_tables_is_refused(shop: Client) -> None:
     assert f"too many tables in a transaction: {most + 1}" in answer.error["message"]
 
 
+def test_a_transaction_of_too_many_requests_is_refused(shop: Client) -> None:
+    most = BOUNDS["requests in a transaction"]
+    one = {"method": "POST", "path": "v1/namespaces/db/properties", "body": {"updates": {"a": "b"}}}
+    body = {"table-changes": [], "requests": [one] * (most + 1)}
+    answer = shop.send("POST", "v1/transactions/commit", body)
+    assert answer.status == 400
+    assert f"too many requests in a transaction: {most + 1}" in answer.error["message"]
+
+
 def test_the_tables_of_a_transaction_share_the_bounds_of_a_request(shop: Client) -> None:
     shop.create("u")
     updates = [REMOVE] * (BOUNDS["updates in a request"] // 2 + 1)

@@ -27,10 +27,11 @@ from polaris_spark.errors import (
     MergeConflictError,
     NotFoundError,
     OutcomeUnknownError,
+    TryAgainError,
 )
 from polaris_spark.jobs.registry import call
 from tests.rest.appends import appendable, attempt, new_append, send, write_manifests
-from tests.rest.client import Client, at_once, identifier, set_properties, table
+from tests.rest.client import Client, at_once, identifier, path, set_properties, table
 from tests.rest.conftest import OpenBranch
 from tests.rest.steps import BOTH, Tx, read, two_tables, write
 
@@ -422,6 +423,57 @@ def test_requests_that_bring_content_of_other_states_are_refused(main: Client) -
         with pytest.raises(BadRequestError, match="commit the transaction or roll it back first"):
             call(tx.client.session, procedure, **arguments)
     tx.roll_back()
+
+
+@pytest.mark.parametrize("job", ["expire", "purge_dropped", "remove_orphans", "sweep", "trim"])
+def test_a_job_that_deletes_is_refused_in_a_transaction(main: Client, job: str) -> None:
+    with main.session.transaction() as session:
+        write(Client(session), "t", 1)
+        with pytest.raises(BadRequestError, match=f"{job} cannot be part of a transaction"):
+            call(session, job, dry_run=False)
+        call(session, job, dry_run=True)
+    call(main.session, job, dry_run=False)
+
+
+def test_the_changes_of_one_request_take_no_longer_than_a_commit_may(
+    main: Client, clock: ManualClock
+) -> None:
+    def work(copy: Catalog) -> None:
+        inside = Client(main.session.derive(catalog=copy))
+        write(inside, "t", 1)
+        clock.advance(61_000)
+        assert inside.send("POST", "v1/namespaces", {"namespace": ["late"]}).kind == (
+            503,
+            "ServiceUnavailableException",
+        )
+        raise TryAgainError("late")
+
+    before = main.session.catalog.head().head
+    with pytest.raises(TryAgainError):
+        transactions.at_once(main.session.catalog, main.session.operation(), work)
+    assert main.session.catalog.head().head == before
+
+
+@pytest.mark.parametrize("filled", [False, True])
+def test_a_namespace_is_dropped_and_created_again_with_other_content(main: Client, *, filled: bool) -> None:
+    for namespace in (("a",), ("a", "b")):
+        main.namespace(*namespace)
+        main.create("old", namespace)
+    tx = Tx(main, "snapshot")
+    for namespace in (("a", "b"), ("a",)):
+        tx.client.ok("DELETE", table("old", namespace))
+        tx.client.ok("DELETE", path(*namespace))
+    for namespace in (("a",), ("a", "c")):
+        tx.client.namespace(*namespace)
+        tx.client.create("new", namespace)
+    write(main, "t", 1)
+    if filled:
+        main.create("more", ("a",))
+        tx.refused("namespace a: the other state removed it, but this branch has table a.more in it")
+    else:
+        tx.commit()
+        assert [main.names("a"), main.names("a", "c")] == [["new"], ["new"]]
+        assert main.send("GET", path("a", "b")).status == 404
 
 
 def test_the_log_says_what_a_transaction_changed(main: Client) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from polaris_spark.backends.base import ObjectKey
 from polaris_spark.errors import CorruptionError, NewerFormatError, WrongTypeError
 from polaris_spark.store.objects import ObjectStore
-from polaris_spark.store.unwritten import UnwrittenObjects
+from polaris_spark.store.unwritten import REWRITE_MS, UnwrittenObjects
 
 from .test_objects import Appended, Counting, Leaf, Other, backend, fresh, store
 
@@ -36,7 +37,7 @@ def test_stored_and_own_objects_are_read_together(unwritten: UnwrittenObjects, b
 
 def test_own_objects_have_the_headers_with_which_they_are_written(unwritten: UnwrittenObjects) -> None:
     before = unwritten.read([1, 3, 4])
-    unwritten.write_own()
+    unwritten.write_own(0)
     assert fresh(unwritten.backend).read([1, 3, 4]) == before  # type: ignore[arg-type]  # a Counting
 
 
@@ -47,8 +48,22 @@ def test_own_objects_are_not_stored_until_they_are_written(
     assert [{key.id for key in read} for read in backend.reads] == [{1, 2}]
     with pytest.raises(CorruptionError, match="realm/3 is missing"):
         fresh(backend).get(3, Leaf)
-    unwritten.write_own()
+    unwritten.write_own(0)
     assert fresh(backend).get(3, Leaf) == Leaf(1)
+
+
+def test_own_objects_that_a_sweep_deleted_are_written_again(
+    unwritten: UnwrittenObjects, backend: Counting
+) -> None:
+    unwritten.write_own(0)
+    unwritten.backend.delete_objects(unwritten.realm, [ObjectKey(3), ObjectKey(4)])
+    unwritten.keep([(5, Leaf(4))])
+    unwritten.write_own(REWRITE_MS - 1)
+    assert fresh(backend).get(5, Leaf) == Leaf(4)
+    with pytest.raises(CorruptionError, match="realm/3 is missing"):
+        fresh(backend).get(3, Leaf)
+    unwritten.write_own(REWRITE_MS)
+    assert fresh(backend).get_many([3, 4], Leaf) == {3: Leaf(1), 4: Leaf(3, b"y")}
 
 
 def test_an_own_object_of_another_type_is_an_error(unwritten: UnwrittenObjects) -> None:

@@ -42,7 +42,17 @@ from polaris_spark.catalog.merges.merge_steps import (
     storage_key,
 )
 from polaris_spark.catalog.metadata.rows import View
-from polaris_spark.catalog.rows import IDS, NAMES, NAMESPACE, TABLE, VIEW, Namespace, id_bytes
+from polaris_spark.catalog.rows import (
+    IDS,
+    NAMES,
+    NAMESPACE,
+    OWNERS,
+    TABLE,
+    VIEW,
+    Namespace,
+    id_bytes,
+    id_from,
+)
 from polaris_spark.catalog.tables.contents import content_of
 from polaris_spark.commits.state import State
 from polaris_spark.errors import AlreadyExistsError
@@ -139,6 +149,10 @@ class MergeRun(StepRun):
             raise EntityConflict(f"the other state removed it, and this branch {_told(base, ours)}")
         if ours is None:
             raise EntityConflict(f"the other state {_told(base, theirs)}, and this branch removed it")
+        if self.difference.has_needs and decode_key(ours.key).path != decode_key(base.key).path:
+            raise EntityConflict(
+                f"it was moved to another namespace of this branch, from {name_of(base.key)}"
+            )
         key = _three_way(base.key, ours.key, theirs.key)
         if key is None:
             raise EntityConflict(
@@ -282,8 +296,8 @@ class MergeRun(StepRun):
         """
         assert step.new is not None
         strategy = self.change.strategy_for(step.new)
-        same_kind = key == step.new.key
-        if same_kind and decode_key(key).kind == NAMESPACE and step.old is None:
+        same_kind, is_of_another = key == step.new.key, self._is_of_another_owner(step, entry)
+        if same_kind and decode_key(key).kind == NAMESPACE and step.old is None and not is_of_another:
             self._unite_namespaces(step, key, entry, strategy)
             return False
         replaces = same_kind and self._stands_alone(key, entry)
@@ -295,10 +309,20 @@ class MergeRun(StepRun):
         if strategy is Strategy.OURS:
             self._tell(step.new.key, "kept", reason)
             return False
-        if same_kind:
+        if same_kind and not is_of_another:
             reason += self._difference_from(Version(key, entry.content), step.new)
         self._report(step.new.key, reason, Strategy.OURS, *([Strategy.THEIRS] if replaces else []))
         return False
+
+    def _is_of_another_owner(self, step: Step, entry: NameEntry) -> bool:
+        """Whether a transaction in a realm with access control created an entity, and the entity of the same name in
+        the branch has another owner. The principal of the transaction may then neither see that entity nor change
+        it."""
+        owner = self.difference.owners.get(step.entity_id)
+        if not self.difference.has_needs or owner is None:
+            return False
+        found = self.state.lookup(OWNERS, id_bytes(entry.entity_id))
+        return found is None or found.value != owner
 
     def _difference_from(self, ours: Version, theirs: Version) -> str:
         """Return how the new entity differs from the entity of the same name in the branch, as text to append to the
@@ -339,19 +363,25 @@ class MergeRun(StepRun):
     def _check_namespaces(self) -> None:
         """Report a conflict for each table or view whose namespace does not exist in the branch, for each dropped
         namespace that is not empty in the branch, and for each name that a namespace and a view cannot both have."""
+        placed = {step.new.key for step in self.steps.values() if step.new is not None}
         for step in self.steps.values():
             version = step.new or step.old
             assert version is not None
             path, kind, name = decode_key(version.key)
             if step.new is None and kind == NAMESPACE:
-                if found := self.state.scan(NAMES, *subtree((*path, name)), limit=1):
-                    inner = f"{KINDS[decode_key(found[0][0]).kind]} {name_of(found[0][0])}"
+                # The other state may have dropped the namespace and created it again, with entities in it.
+                inside = self.state.scan(NAMES, *subtree((*path, name)), limit=len(placed) + 1)
+                if found := next((key for key, _ in inside if key not in placed), None):
+                    inner = f"{KINDS[decode_key(found).kind]} {name_of(found)}"
                     problem = f"the other state removed it, but this branch has {inner} in it"
                     self._report(version.key, problem)
             elif step.new is not None and (problem := self._clash(version)):
                 self._report(version.key, problem)
             elif step.new is not None and path and not self._has_parent(path, version.key):
                 reason = f"namespace {'.'.join(path)} does not exist in the branch"
+                self._report(version.key, reason)
+            elif step.new is not None and path and key_of(step.old) != version.key and self._is_new(path):
+                reason = f"namespace {'.'.join(path)} was dropped and created again in the branch"
                 self._report(version.key, reason)
 
     def _clash(self, version: Version) -> str:
@@ -371,6 +401,18 @@ class MergeRun(StepRun):
         if find(self.state, namespace_key(path)) is not None:
             return True
         return owner is not None and find(self.state, owner) is not None
+
+    def _is_new(self, path: tuple[str, ...]) -> bool:
+        """Whether a transaction put something into a namespace, and the branch now has another namespace of this
+        name. The principal of the transaction may have no privileges on that one."""
+        other, key = self.difference.other, namespace_key(path)
+        if not self.difference.has_needs or other is None:
+            return False
+        ours, theirs = find(self.state, key), other.index(NAMES).get(key)
+        if ours is None or theirs is None or ours.entity_id == id_from(theirs.value):
+            return False
+        change = self.difference.changes.get(id_from(theirs.value))
+        return change is None or change.before is not None  # else, the two namespaces are united
 
 
 def _same_name(key: bytes) -> list[bytes]:

@@ -51,6 +51,7 @@ from polaris_spark.catalog.tables.contents import (
     same_places,
 )
 from polaris_spark.catalog.tables.schema_merge import SCHEMA_MERGE, is_on
+from polaris_spark.catalog.tables.snapshot_expiry import ExpiredSnapshots, add_record
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import CommitReader, Read, State
 from polaris_spark.errors import ForbiddenError
@@ -108,8 +109,14 @@ class Difference(NamedTuple):
     begun: int = 0
     """Id of the commit of the branch at which the other state began, if its changes were checked like changes of the
     branch. While this commit is the newest of the branch, the branch takes the other state as it is. Otherwise 0."""
+    has_needs: bool = False
+    """Whether privileges on names in the other state were checked: it is that of a transaction in a realm with access
+    control. These privileges may not hold if the names mean other entities in the branch."""
     summaries: Mapping[int, Mapping[str, str]] = {}
     """Summaries for the log entries of entities, by id: what a transaction changed in them."""
+    expired: Mapping[int, Sequence[ExpiredSnapshots]] = {}
+    """Records of the snapshots that a transaction removed, by the entity id of the table. A record is added if the
+    branch gets the content of the table from which the snapshots were removed."""
     log: Sequence[LogEntry] = ()
     """Log entries of the merged commits, to add to the log of the branch."""
     owners: Mapping[int, bytes] = {}
@@ -271,6 +278,9 @@ class StepRun:
             self._occupy(step)
             if new.content in self.difference.files:
                 state.write_file(*self.difference.files[new.content])
+            for record in self.difference.expired.get(step.entity_id, ()):
+                if record.after == new.content:
+                    add_record(state, record)
             verb = "create" if old is None else "rename" if old.key != new.key else "update"
             self._log(
                 step,

@@ -121,6 +121,14 @@ class SnapshotMerge:
             versions.ours.last_column_id,
             versions.theirs.last_column_id,
         )
+        self._with_other_statistics = {
+            snapshot_id_of(key): None
+            for kind in ("statistics", "partition_statistics")
+            for key, *_ in diff(
+                getattr(versions.base, kind), getattr(versions.theirs, kind), reader.read_shards
+            )
+        }
+        """Ids of the snapshots whose statistics files differ between the base and the other side."""
         self._schema_ids: dict[int, int] = {}
         """Maps the ids of schemas of the other side to the ids of the same schemas here."""
 

@@ -1,8 +1,8 @@
 """Three-way merge of one table: apply to one version what changed from a base version to another version.
 
-Each part of the metadata is merged separately: every property, branch, tag, and the current schema, partition spec,
-sort order, location and format version. A part that only one side changed is taken from that side, and a part that both
-sides changed in the same way is kept. Everything else is a conflict, with two exceptions:
+Each part of the metadata is merged separately: every property, branch, tag and statistics file, and the current schema,
+partition spec, sort order, location and format version. A part that only one side changed is taken from that side, and
+a part that both sides changed in the same way is kept. Everything else is a conflict, with two exceptions:
 
 - If both sides appended to a branch of the table, the appends are rebased (`append_rebase`).
 - If both sides added columns and `polaris.schema-merge` is on, the columns are merged (`schema_merge`). The columns
@@ -88,6 +88,7 @@ class _Merge(SnapshotMerge):
         """Merge the format version, the location and the properties."""
         base, ours, theirs = self.base, self.ours, self.theirs
         for name, label in (
+            ("uuid", "UUID"),
             ("encryption_keys", "encryption keys"),
             ("extra", "fields unknown to this release"),
         ):
@@ -204,16 +205,25 @@ class _Merge(SnapshotMerge):
                 raise TableConflictError(f"both sides added a {label}")
 
     def statistics(self) -> None:
-        """Add the statistics files of the new snapshots."""
-        for id in self._new:
-            if id not in self.ours.snapshots:
+        """Merge the statistics files of the snapshots that are in both versions. A rollback changes none."""
+        if self._restores:
+            return
+        for id in self._with_other_statistics:
+            if id not in self.ours.snapshots or id not in self.theirs.snapshots:
                 continue
-            found = self.theirs.statistics.get(id)
-            if found is not None:
-                self._apply({"action": "set-statistics", "snapshot-id": id, "statistics": found})
-            found = self.theirs.partition_statistics.get(id)
-            if found is not None:
-                self._apply({"action": "set-partition-statistics", "partition-statistics": found})
+            for kind in ("statistics", "partition-statistics"):
+                before, mine, other = (
+                    getattr(version, kind.replace("-", "_")).get(id)
+                    for version in (self.base, self.ours, self.theirs)
+                )
+                if other in (before, mine):
+                    continue
+                if mine != before:
+                    raise TableConflictError(f"both sides changed the {kind} of snapshot {id}")
+                if other is None:
+                    self._apply({"action": f"remove-{kind}", "snapshot-id": id})
+                else:
+                    self._apply({"action": f"set-{kind}", "snapshot-id": id, kind: other})
 
 
 def _current_schema(draft: TableDraft) -> bytes:

@@ -39,6 +39,7 @@ from polaris_spark.catalog.metadata.rows import Table, View
 from polaris_spark.catalog.metadata.texts import decode
 from polaris_spark.catalog.rows import NAMES, CatalogRow
 from polaris_spark.catalog.tables.contents import metadata_file
+from polaris_spark.catalog.tables.snapshot_expiry import EXPIRED, ExpiredSnapshots
 from polaris_spark.catalog.tables.table_changes import TRANSACTION
 from polaris_spark.commits.change import Operation, PrepareAgain, new_operation_id
 from polaris_spark.commits.log import ancestor, entries
@@ -211,7 +212,7 @@ def readable_head(catalog: CatalogRow, state: str) -> Head | None:
     if transaction is None or transaction.parent.row.entity_id != catalog.entity_id:
         return None
     head = transaction.head.head
-    transaction.store.write_own()
+    transaction.store.write_own(transaction.parent.context.clock.now_ms())
     return head
 
 
@@ -383,8 +384,10 @@ def at_once(catalog: Catalog, operation: Operation, work: Callable[[Catalog], No
         PolarisError: `work` raised it; nothing was changed.
         BadRequestError: the catalog belongs to a transaction.
         ForbiddenError: the catalog shows a state of the past, or its branch is protected.
+        TryAgainError: the changes need more time than a commit may take; nothing was changed.
     """
     refuse_nested(catalog)
+    until = catalog.context.clock.monotonic_ms() + catalog.references.deadline_ms
 
     def difference(view: State) -> Difference:
         if view.is_protected:
@@ -393,6 +396,7 @@ def at_once(catalog: Catalog, operation: Operation, work: Callable[[Catalog], No
             raise PrepareAgain
         transaction = Transaction(catalog, Isolation.SNAPSHOT, view.base)
         transaction.show(view.base)
+        transaction.copy.until = until
         try:
             work(catalog.on_branch(transaction.state))
             found = _difference(transaction, view)
@@ -414,16 +418,42 @@ def _difference(transaction: Transaction, view: State) -> Difference:
     parent, begin, head = transaction.parent, transaction.begin, transaction.head
     _require_history(view, begin.head)
     changes = changed_among(transaction.changed.get(NAMES, ()), begin, head)
+    expired = _expired(transaction, changes)
     new_ids, objects = _needed(
-        transaction, changes, view.new_id, renews=view.base.head.fence != begin.head.fence
+        transaction, changes, expired, view.new_id, renews=view.base.head.fence != begin.head.fence
     )
     reads = () if transaction.isolation is Isolation.SNAPSHOT else _reads(transaction)
     summaries = _summaries(transaction.store, head.head, begin.head)
     files = {new_ids.get(id, id): file for id, file in _metadata_files(transaction, changes).items()}
     moved = {id: _moved(change, new_ids) for id, change in changes.items()} if new_ids else changes
+    records = {id: [with_pointers(one, new_ids) for one in of_table] for id, of_table in expired.items()}
     return new_difference(parent, moved, head)._replace(
-        reads=reads, objects=objects, files=files, begun=begin.head.commit, summaries=summaries
+        reads=reads,
+        objects=objects,
+        files=files,
+        begun=begin.head.commit,
+        has_needs=bool(transaction.needs),
+        summaries=summaries,
+        expired=records,
     )
+
+
+def _expired(
+    transaction: Transaction, changes: Mapping[int, EntityChange]
+) -> dict[int, list[ExpiredSnapshots]]:
+    """Return the records of the snapshots that the transaction removed from tables that it did not drop, by the entity
+    id of the table."""
+    found: dict[int, list[ExpiredSnapshots]] = {}
+    keys = sorted(transaction.changed.get(EXPIRED, ()))
+    for entry in transaction.head.index(EXPIRED).get_many(keys) if keys else ():
+        if entry is not None:
+            record = transaction.store.get(entry.pointer, ExpiredSnapshots)
+            change = changes.get(record.entity_id)
+            if change is not None and change.after is not None:
+                found.setdefault(record.entity_id, []).append(
+                    msgspec.structs.replace(record, after=change.after.content)
+                )
+    return found
 
 
 def _moved(change: EntityChange, new_ids: Mapping[int, int]) -> EntityChange:
@@ -498,9 +528,15 @@ def _require_history(view: State, begin: Head) -> None:
 
 
 def _needed(
-    transaction: Transaction, changes: Mapping[int, EntityChange], new_id: Callable[[], int], *, renews: bool
+    transaction: Transaction,
+    changes: Mapping[int, EntityChange],
+    expired: Mapping[int, Sequence[ExpiredSnapshots]],
+    new_id: Callable[[], int],
+    *,
+    renews: bool,
 ) -> tuple[dict[int, int], list[tuple[int, msgspec.Struct]]]:
-    """Return the objects that the transaction made and that the changed entities need.
+    """Return the objects that the transaction made and that the changed entities and the records of removed snapshots
+    need.
 
     Args:
         renews: whether all objects get new ids. If False, only objects that differ from the transaction's own objects
@@ -512,6 +548,8 @@ def _needed(
     new_ids: dict[int, int] = {}
     found: dict[int, msgspec.Struct] = {}
     wanted = {change.after.content for change in changes.values() if change.after is not None}
+    for record in (one for of_table in expired.values() for one in of_table):
+        wanted.update(record.snapshots, record.statistics, record.partition_statistics)
     while wanted:
         read = store.read([id for id in wanted if is_new(id)])
         wanted = set()

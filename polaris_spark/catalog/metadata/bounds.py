@@ -20,6 +20,7 @@ BOUNDS: Final[Mapping[str, int]] = {
     "updates in a request": 100_000,
     "requirements in a request": 100_000,
     "tables in a transaction": 10_000,
+    "requests in a transaction": 10_000,
     "schemas of a table or view": 10_000,
     "columns in a schema": 100_000,
     "columns in a request": 1_000_000,

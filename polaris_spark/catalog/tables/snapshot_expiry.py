@@ -177,8 +177,13 @@ def record_expired(state: State, before: Table, removed: Collection[int], after:
             tuple(partition_statistics[start : start + RECORD_PIECES]),
             after,
         )
-        id = state.add(record)
-        state.put(EXPIRED, expired_key(before.entity_id, id), Entry(id))
+        add_record(state, record)
+
+
+def add_record(state: State, record: ExpiredSnapshots) -> None:
+    """Add a record of removed snapshots."""
+    id = state.add(record)
+    state.put(EXPIRED, expired_key(record.entity_id, id), Entry(id))
 
 
 class RemovedPieces(NamedTuple):

@@ -148,6 +148,44 @@ def test_appends_of_both_sides_are_rebased(opened: Opened, version: int) -> None
     assert ids(dev, "t") == ids(main, "t")
 
 
+def test_statistics_of_snapshots_that_both_sides_have_are_merged(main: Client, opened: Opened) -> None:
+    first, second = (append(main, "t")["current-snapshot-id"] for _ in range(2))
+    third = append(main, "t")["current-snapshot-id"]
+
+    def statistics(snapshot: int, name: str) -> dict[str, Any]:
+        path = f"{main.load('t')['metadata']['location']}/metadata/{name}.puffin"
+        return {"snapshot-id": snapshot, "statistics-path": path, "file-size-in-bytes": 1}
+
+    def of_columns(snapshot: int, name: str) -> dict[str, Any]:
+        more = {"file-footer-size-in-bytes": 1, "blob-metadata": []}
+        made = {**statistics(snapshot, name), **more}
+        return {"action": "set-statistics", "snapshot-id": snapshot, "statistics": made}
+
+    def of_partitions(snapshot: int, name: str) -> dict[str, Any]:
+        made = statistics(snapshot, name)
+        return {"action": "set-partition-statistics", "partition-statistics": made}
+
+    def names(client: Client) -> list[str]:
+        metadata = client.load("t")["metadata"]
+        found = [*metadata["statistics"], *metadata["partition-statistics"]]
+        return sorted(Path(one["statistics-path"]).stem for one in found)
+
+    before = [of_columns(first, "c1"), of_partitions(first, "p1"), of_columns(second, "c2")]
+    assert main.commit("t", *before).status == 200
+    dev = opened("dev")
+    gone = {"action": "remove-statistics", "snapshot-id": first}
+    assert dev.commit("t", gone, of_columns(second, "c2-new"), of_partitions(third, "p3")).status == 200
+    assert main.commit("t", of_columns(third, "c3")).status == 200
+    assert merge(main, "dev") == {"db.t": "merged"}
+    assert names(main) == ["c2-new", "c3", "p1", "p3"]
+    assert dev.commit("t", of_columns(third, "c3-dev")).status == 200
+    conflict(main, "dev", f"both sides changed the statistics of snapshot {third}")
+    removal = {"action": "remove-snapshots", "snapshot-ids": [first]}
+    assert dev.commit("t", removal, of_columns(third, "c3")).status == 200
+    assert merge(main, "dev") == {}
+    assert names(main) == ["c2-new", "c3", "p1", "p3"]
+
+
 def test_columns_of_one_side_and_appends_of_the_other_are_merged(main: Client, opened: Opened) -> None:
     dev = opened("dev")
     schema = main.load("t")["metadata"]["schemas"][0]
