@@ -26,7 +26,8 @@ def simulated(name: str, seed: int) -> Verdict:
 def catching_seed(name: str, mutant: Mutant) -> int | None:
     """Return the first seed that shows a violation; None if no allowed seed does."""
     with broken(mutant):
-        return next((seed for seed in range(mutant.most) if simulated(name, seed).violations), None)
+        seeds = range(mutant.first, mutant.first + mutant.most)
+        return next((seed for seed in seeds if simulated(name, seed).violations), None)
 
 
 @pytest.mark.long

@@ -103,7 +103,7 @@ def test_no_writer_of_polaris_spark_fails(quick):
 
 @pytest.mark.programs
 def test_parts_that_need_a_jvm_find_figures(tmp_path):
-    parts = ("bridge", "jdbc", "first-query", "sweep")
+    parts = ("bridge", "jdbc")
     written = found(tmp_path, *parts)
     assert all(written["parts"][part] for part in parts)
 
@@ -111,7 +111,7 @@ def test_parts_that_need_a_jvm_find_figures(tmp_path):
 @pytest.mark.programs
 @pytest.mark.exhaustive
 def test_more_parts_that_need_a_jvm_find_figures_and_name_what_they_leave_out(tmp_path):
-    parts = ("imports", "peers", "views", "scan")
+    parts = ("first-query", "imports", "peers", "scan", "sweep", "views")
     written = found(tmp_path, *parts)
     assert all(written["parts"][part] for part in parts if part != "peers")
     (grid,) = written["grids"].values()

@@ -142,6 +142,7 @@ REFRESH_MUTANTS: dict[str, Mutant] = {
         ),
         CALM,
         most=120,
+        first=15,
     ),
     "a table with other columns counts as unchanged": Mutant(
         (
@@ -191,5 +192,6 @@ REFRESH_MUTANTS: dict[str, Mutant] = {
         ),
         {**CALM, "think_ms": 0.0, "rates": Rates(delay_ms=20.0)},
         most=120,
+        first=15,
     ),
 }
