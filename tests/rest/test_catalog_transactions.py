@@ -476,6 +476,26 @@ def test_a_namespace_is_dropped_and_created_again_with_other_content(main: Clien
         assert main.send("GET", path("a", "b")).status == 404
 
 
+def test_snapshots_are_not_removed_in_a_transaction(main: Client) -> None:
+    """Clients delete the files of the snapshots before the transaction is committed."""
+    for _ in range(2):
+        made = attempt(main.load("t")["metadata"], new_append(3))
+        write_manifests(made)
+        assert send(main, made, "t").status == 200
+    first = main.load("t")["metadata"]["snapshots"][0]["snapshot-id"]
+    removal = {"action": "remove-snapshots", "snapshot-ids": [first]}
+    with main.session.transaction() as session:
+        changes = {"requirements": [], "updates": [removal]}
+        many = {"table-changes": [{"identifier": identifier("t"), **changes}]}
+        for where, body in ((table("t"), changes), ("v1/transactions/commit", many)):
+            answer = Client(session).send("POST", where, body)
+            assert answer.kind == (400, "BadRequestException")
+            assert "cannot be removed in a transaction" in answer.error["message"]
+    whole = {"table-changes": [], "requests": [{"method": "POST", "path": table("t"), "body": changes}]}
+    main.ok("POST", "v1/transactions/commit", whole)
+    assert len(main.load("t")["metadata"]["snapshots"]) == 1
+
+
 def test_the_log_says_what_a_transaction_changed(main: Client) -> None:
     with main.session.transaction() as session:
         client = Client(session)

@@ -170,6 +170,8 @@ class Transaction:
         self.needs: dict[Needed, None] = {}
         """The privileges that the requests of the transaction needed."""
         self.savepoints: list[Savepoint] = []
+        self.is_open = True
+        """Whether the requests of the transaction are answered before its commit."""
         self.operation_id = b""
         """Id of the commit while its outcome is unknown, so that it is carried out once."""
         self.lock = threading.RLock()
@@ -227,6 +229,12 @@ def branch_of_transaction(state: str) -> str | None:
     """Return the branch on which a transaction of this process began; None if there is no such transaction."""
     transaction = _shown.get(state)
     return None if transaction is None else transaction.parent.branch
+
+
+def is_open_transaction(catalog: Catalog) -> bool:
+    """Whether a catalog shows the state of a transaction whose requests are answered before its commit."""
+    transaction = _shown.get(catalog.branch)
+    return transaction is not None and transaction.is_open
 
 
 class Transactions:
@@ -395,6 +403,7 @@ def at_once(catalog: Catalog, operation: Operation, work: Callable[[Catalog], No
         if view.base.version == NO_VERSION:
             raise PrepareAgain
         transaction = Transaction(catalog, Isolation.SNAPSHOT, view.base)
+        transaction.is_open = False
         transaction.show(view.base)
         transaction.copy.until = until
         try:
