@@ -413,6 +413,15 @@ def test_columns_that_differ_only_in_case(spark: SparkSession, home: str) -> Non
             run(spark, "CREATE MATERIALIZED VIEW bad AS SELECT a, A FROM c")
 
 
+def test_tables_and_common_table_expressions_that_differ_only_in_case(spark: SparkSession, home: str) -> None:
+    with setting(spark, "spark.sql.caseSensitive", "true"):
+        run(spark, "CREATE TABLE c (n BIGINT)", "INSERT INTO c VALUES (1)")
+        views = Views(
+            spark, home, {"v": "WITH C AS (SELECT 5 AS n) SELECT n FROM c UNION ALL SELECT n FROM C"}
+        )
+        assert views.after("INSERT INTO c VALUES (2)") == INCREMENTAL
+
+
 SETTINGS = {
     # N is the column of the table, or the alias.
     "spark.sql.caseSensitive": ("true", "SELECT n % 2 AS N, count(*) AS c FROM t GROUP BY N"),

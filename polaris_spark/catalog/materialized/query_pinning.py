@@ -215,14 +215,17 @@ class _Pinning:
         tables: list[TableSource] = []
         views: list[ViewSource] = []
         texts: dict[int, str] = {}
-        for reference in references_of(query.sql):
+        sensitive = self.engine is not None and self.engine.case_sensitive
+        for reference in references_of(query.sql, case_sensitive=sensitive):
             self.state.check_time()
             found = self._source(reference, query, above)
             texts[reference.start] = found.text
             tables += found.tables
             views += found.views
         return PinnedQuery(
-            replaced(query.sql, texts), tuple(dict.fromkeys(tables)), tuple(dict.fromkeys(views))
+            replaced(query.sql, texts, case_sensitive=sensitive),
+            tuple(dict.fromkeys(tables)),
+            tuple(dict.fromkeys(views)),
         )
 
     def _source(

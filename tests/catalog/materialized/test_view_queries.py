@@ -122,6 +122,27 @@ def test_references_are_found_in_the_order_of_their_positions(sql: str, expected
     assert names(sql) == expected
 
 
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("WITH T AS (SELECT 1) SELECT * FROM t JOIN T", ["t"]),
+        ("WITH t AS (SELECT 1), T AS (SELECT * FROM t) SELECT * FROM t JOIN T JOIN `t`", []),
+        ("WITH t AS (SELECT * FROM T) SELECT * FROM t", ["T"]),
+    ],
+)
+def test_names_of_common_table_expressions_can_be_compared_with_regard_to_case(
+    sql: str, expected: list[str]
+) -> None:
+    assert [reference.identifier for reference in references_of(sql, case_sensitive=True)] == expected
+
+
+def test_columns_of_tables_whose_names_differ_only_in_case_keep_their_table() -> None:
+    sql = "SELECT db.T.a, db.t.a FROM db.T JOIN db.t"
+    starts = [reference.start for reference in references_of(sql, case_sensitive=True)]
+    new = replaced(sql, dict.fromkeys(starts, Q), case_sensitive=True)
+    assert new == f"SELECT `T`.a, `t`.a FROM {Q} AS `T` JOIN {Q} AS `t`"
+
+
 @pytest.mark.parametrize("sql", [sql for sql, expected in NAMES if expected])
 def test_positions_hold_the_name_only(sql: str) -> None:
     for reference in references_of(sql):
