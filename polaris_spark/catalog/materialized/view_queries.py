@@ -37,6 +37,7 @@ _FROM_FUNCTIONS = frozenset({"EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "OVERLAY"
 _TIME_TRAVEL = frozenset({"VERSION", "SYSTEM_VERSION", "TIMESTAMP", "SYSTEM_TIME"})
 _OPERATORS = frozenset({*"*/%+-~|&^[:.", "DIV", "CASE", "INTERVAL"})
 """Tokens that begin or continue an expression that is not a literal, name or call."""
+_NESTED_TYPES = frozenset({"STRUCT", "ARRAY", "MAP"})
 _NO_ARGUMENT = "a table as the argument of a function is not supported"
 _NO_QUERY = "SQL text of a view must be a query: SELECT, WITH, VALUES, FROM or TABLE"
 
@@ -220,7 +221,7 @@ def _columns(analysis: Analysis) -> Iterator[tuple[int, int]]:
         end = tokens.name_end(first)
         if (tokens.text(end), tokens.text(end + 1)) == (".", "*"):
             end += 2
-        is_column = tokens.text(first - 1) != "." and tokens.text(end) != "("
+        is_column = tokens.text(first - 1) not in (".", ":") and tokens.text(end) != "("
         if is_column and first not in analysis.table_names and end - first >= 5:
             yield first, end
 
@@ -380,6 +381,7 @@ class _Copy:
         self.table_queries: set[int] = set()
         """Indexes of the keywords of queries `TABLE name`. In the copy, they are FROM."""
         characters = list(re.sub(r"[^\n]", " ", tokens.sql))
+        extractions = _extractions(tokens)
         end = 0
         for index, token in enumerate(tokens):
             if index < end:
@@ -396,9 +398,30 @@ class _Copy:
                 text = "FROM "
             elif token.text == "WINDOW" and tokens.text(index + 1) == "(":
                 text = "called"  # after GROUP BY, sqlglot would take Spark's function for a clause
+            elif index in extractions:  # v:a is like v.a, and v:['a'] is like v['a']
+                text = " " if tokens.text(index + 1) == "[" else "."
             characters[token.start : token.end] = text
         self.sql = "".join(characters)
         """The tokens at their positions, with spaces between them."""
+
+
+def _extractions(tokens: Tokens) -> set[int]:
+    """Return the indexes of the colons that extract a field of a variant, as in `v:a.b`. There are colons in casts
+    (`a::INT`), in types (`STRUCT<a: INT>`) and before parameters (`a = :p`), too."""
+    found = set()
+    depth = 0
+    """Number of the types whose fields enclose a token."""
+    for index, token in enumerate(tokens):
+        before = tokens.text(index - 1)
+        if token.text == "<" and before in _NESTED_TYPES:
+            depth += 1
+        elif token.text == ">" and depth:
+            depth -= 1
+        elif token.text == ":" and ":" not in (before, tokens.text(index + 1)):
+            is_after_value = tokens.is_name(index - 1) or before in (")", "]")
+            if is_after_value and not depth and tokens[index - 1].end == token.start:
+                found.add(index)
+    return found
 
 
 def _clause_end(tokens: Tokens, index: int) -> int:
