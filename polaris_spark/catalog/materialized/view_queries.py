@@ -340,6 +340,12 @@ class _Ctes:
             if tokens.text(closing + 1) != ",":
                 return
             name = closing + 2
+        if tokens.kind(name) == "string":
+            # With spark.sql.ansi.doubleQuotedIdentifiers, Spark takes text in double quotes for a name.
+            raise tokens.error(
+                "the name of a common table expression must not be in quotes; write it in backquotes",
+                tokens[name].start,
+            )
 
 
 class _Scopes:

@@ -294,6 +294,8 @@ def test_a_replacement_that_would_change_the_meaning_is_rejected(
         ("SELECT * FROM t t2 t3", "cannot be parsed.*line 1"),
         ("SELECT * FROM my-table", "cannot be parsed"),
         ('SELECT * FROM "t"', "'t' has syntax that is not supported, at line 1, column 15"),
+        ('WITH "t" AS (SELECT 1) SELECT * FROM t', "must not be in quotes.*at line 1, column 6"),
+        ('WITH a AS (SELECT 1), "t" (SELECT 1) TABLE t', "must not be in quotes.*at line 1, column 23"),
         ("SELECT 1; SELECT 2", "one statement, at line 1, column 11"),
         ("SELECT (1", r"\( is not closed"),
         ("SELECT 1)", r"\) has no opening parenthesis"),
