@@ -218,6 +218,23 @@ def test_branches_and_tags_that_move(spark: SparkSession, home: str) -> None:
     assert (branch.after(), tag.after()) == ({"none"}, changed)
 
 
+def test_a_tag_that_moves_between_snapshots_with_earlier_columns(spark: SparkSession, home: str) -> None:
+    t = f"{home}.t"
+    run(
+        spark,
+        "CREATE TABLE t (id BIGINT, n BIGINT)",
+        "INSERT INTO t VALUES (1, 10)",
+        "ALTER TABLE t CREATE TAG x",
+        "INSERT INTO t VALUES (2, 20)",
+    )
+    query = "SELECT id, n FROM {t}"
+    tag = Views(spark, home, {"x": query}, f"{t}.tag_x")
+    newest = current_snapshot(spark, t)
+    run(spark, "ALTER TABLE t RENAME COLUMN n TO m", "ALTER TABLE t ADD COLUMN n BIGINT")
+    changed = {f"full: the columns of {home.partition('.')[2]}.t were changed"}
+    assert tag.after(f"ALTER TABLE t CREATE OR REPLACE TAG x AS OF VERSION {newest}") == changed
+
+
 def test_names_that_columns_exchange(spark: SparkSession, home: str) -> None:
     tables(spark)
     views = Views(spark, home, shapes("v_sums", "v_rows"))
@@ -394,6 +411,15 @@ def test_columns_that_differ_only_in_case(spark: SparkSession, home: str) -> Non
         )
         with pytest.raises(Exception, match="two columns named 'a'"):
             run(spark, "CREATE MATERIALIZED VIEW bad AS SELECT a, A FROM c")
+
+
+def test_tables_and_common_table_expressions_that_differ_only_in_case(spark: SparkSession, home: str) -> None:
+    with setting(spark, "spark.sql.caseSensitive", "true"):
+        run(spark, "CREATE TABLE c (n BIGINT)", "INSERT INTO c VALUES (1)")
+        views = Views(
+            spark, home, {"v": "WITH C AS (SELECT 5 AS n) SELECT n FROM c UNION ALL SELECT n FROM C"}
+        )
+        assert views.after("INSERT INTO c VALUES (2)") == INCREMENTAL
 
 
 SETTINGS = {

@@ -216,14 +216,15 @@ class _Pinning:
         views: list[ViewSource] = []
         texts: dict[int, str] = {}
         full_names: dict[int, tuple[str, ...]] = {}
-        for reference in references_of(query.sql):
+        sensitive = self.engine is not None and self.engine.case_sensitive
+        for reference in references_of(query.sql, case_sensitive=sensitive):
             self.state.check_time()
             found = self._source(reference, query, above)
             texts[reference.start] = found.text
             full_names[reference.start] = self._full_name(reference.parts, query)
             tables += found.tables
             views += found.views
-        sql = replaced(query.sql, texts, full_names)
+        sql = replaced(query.sql, texts, full_names, case_sensitive=sensitive)
         return PinnedQuery(sql, tuple(dict.fromkeys(tables)), tuple(dict.fromkeys(views)))
 
     def _source(

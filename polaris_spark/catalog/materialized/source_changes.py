@@ -118,6 +118,8 @@ def _table(source: TableSource, last: Json, table: TableState | None) -> dict[Sn
     if since != NO_SNAPSHOT and since not in table.snapshots:
         return f"snapshot {since} of {source.full_name}, which the last refresh read, has expired"
     schemas |= {schema_at(table, id) for id in {since, source.snapshot_id} - {NO_SNAPSHOT}}
+    if source.is_tag:
+        schemas.add(table.current_schema_id)  # by which the changed files are read
     if len(schemas) > 1:
         return f"the columns of {source.full_name} were changed"
     return {key: since}

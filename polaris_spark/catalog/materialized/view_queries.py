@@ -75,10 +75,10 @@ class _Relation(NamedTuple):
     """A name in a FROM clause with which columns can be qualified: an alias, a CTE, or the name of a table."""
 
     name: str
-    """In lower case."""
+    """Folded (`Analysis.folded`)."""
     scope: int
     parts: tuple[str, ...]
-    """Parts of the table's name in lower case; empty for an alias and for a CTE."""
+    """Parts of the table's name, folded; empty for an alias and for a CTE."""
 
 
 class Analysis(NamedTuple):
@@ -90,24 +90,33 @@ class Analysis(NamedTuple):
     scopes: _Scopes
     table_names: frozenset[int]
     """Indexes of the first tokens of the names of tables and CTEs."""
+    case_sensitive: bool
+
+    def folded(self, parts: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the parts of a name in the form in which names are compared."""
+        return _folded(parts, case_sensitive=self.case_sensitive)
 
 
-def references_of(sql: str) -> list[SourceReference]:
+def references_of(sql: str, *, case_sensitive: bool = False) -> list[SourceReference]:
     """Return the references to tables and views in the query `sql`, in the order of their positions.
 
-    A name is not a reference if it is the name of a CTE that is visible there. Names are compared without regard to
-    case. Table-valued functions are not references.
+    A name is not a reference if it is the name of a CTE that is visible there. Table-valued functions are not
+    references.
 
+    Args:
+        case_sensitive: whether names of CTEs are compared with regard to case, as with `spark.sql.caseSensitive`.
     Raises:
         BadRequestError: `sql` is not one query, has parameters, or has syntax in which references cannot be found.
     """
-    return [found.reference for found in analyze(sql).found]
+    return [found.reference for found in analyze(sql, case_sensitive=case_sensitive).found]
 
 
 def replaced(
     sql: str,
     replacements: Mapping[int, str],
     full_names: Mapping[int, tuple[str, ...]] = MappingProxyType({}),
+    *,
+    case_sensitive: bool = False,
 ) -> str:
     """Return the query `sql` with some of its references replaced by other text.
 
@@ -121,13 +130,14 @@ def replaced(
             name with a time travel clause, or a query in parentheses.
         full_names: dict from the position of a reference to the parts of the full name to which it resolves, with
             catalog and namespace. Columns can be qualified by it, too.
+        case_sensitive: as for `references_of`.
 
     Raises:
         BadRequestError: for the same reasons as in `references_of`; or such a replacement is not allowed at this place,
             or after it a qualified column could belong to two tables.
         ValueError: a key of `replacements` is not the start of a reference.
     """
-    analysis = analyze(sql)
+    analysis = analyze(sql, case_sensitive=case_sensitive)
     by_start = {found.reference.start: found for found in analysis.found}
     unknown = sorted(replacements.keys() - by_start.keys())
     if unknown:
@@ -136,7 +146,7 @@ def replaced(
     aliased: list[_Found] = []
     for start, replacement in replacements.items():
         found = by_start[start]
-        alias = _alias(found, replacement)
+        alias = _alias(analysis, found, replacement)
         edits += _edits(analysis.tokens, found, replacement, alias)
         if alias:
             aliased.append(found)
@@ -149,11 +159,15 @@ def replaced(
     return "".join([*pieces, sql[position:]])
 
 
-def _alias(found: _Found, replacement: str) -> str:
+def _alias(analysis: Analysis, found: _Found, replacement: str) -> str:
     """Return the clause ` AS alias` that a replacement needs; an empty string if it needs no alias, or cannot have
     one."""
-    parts, name = found.reference.parts, _simple_name(replacement)
-    if found.has_alias or name[-len(parts) :] == _lower(parts) or (name and found.table_keyword is not None):
+    parts, name = found.reference.parts, analysis.folded(_simple_name(replacement))
+    if (
+        found.has_alias
+        or name[-len(parts) :] == analysis.folded(parts)
+        or (name and found.table_keyword is not None)
+    ):
         return ""
     return f" AS {_quoted(parts[-1])}"
 
@@ -185,16 +199,17 @@ def _qualifier_edits(
     them by the new alias of the table instead."""
     by_last: dict[str, list[_Found]] = {}
     for found in aliased:
-        by_last.setdefault(found.reference.parts[-1].lower(), []).append(found)
+        by_last.setdefault(analysis.folded(found.reference.parts)[-1], []).append(found)
     for first, end in _columns(analysis) if aliased else ():
-        parts = _lower(analysis.tokens.parts(first, end))
+        parts = analysis.folded(analysis.tokens.parts(first, end))
         scopes = analysis.scopes.around(first)
         # Spark tries the longest qualifier first. The last part is the column or a star.
         for length in range(len(parts) - 1, 1, -1):
             matching = {
                 found.scope: found
                 for found in by_last.get(parts[length - 1], ())
-                if _ends_with(full_names.get(found.reference.start, found.reference.parts), parts[:length])
+                if analysis.folded(full_names.get(found.reference.start, found.reference.parts))[-length:]
+                == parts[:length]
             }
             innermost = next((number for number, scope in enumerate(scopes) if scope in matching), None)
             if innermost is None:
@@ -222,14 +237,10 @@ def _columns(analysis: Analysis) -> Iterator[tuple[int, int]]:
             yield first, end
 
 
-def _ends_with(name: tuple[str, ...], qualifier: tuple[str, ...]) -> bool:
-    return _lower(name[-len(qualifier) :]) == qualifier
-
-
 def _require_unambiguous(analysis: Analysis, found: _Found, scopes: list[int], first: int, end: int) -> None:
     """Raise an error if a column that is qualified only by the last part of a table's name could also belong to another
     relation in one of the scopes."""
-    tokens, parts = analysis.tokens, _lower(found.reference.parts)
+    tokens, parts = analysis.tokens, analysis.folded(found.reference.parts)
     start = tokens[first].start
     for relation in analysis.relations:
         if relation.scope in scopes and relation.name == parts[-1] and relation.parts != parts:
@@ -241,12 +252,16 @@ def _require_unambiguous(analysis: Analysis, found: _Found, scopes: list[int], f
             )
 
 
-def analyze(sql: str) -> Analysis:
-    """Find the references in the query `sql`, and the names and scopes that are needed to replace them."""
+def analyze(sql: str, *, case_sensitive: bool = False) -> Analysis:
+    """Find the references in the query `sql`, and the names and scopes that are needed to replace them.
+
+    Args:
+        case_sensitive: as for `references_of`.
+    """
     tokens = Tokens(sql)
     try:
         _require_one_query(tokens)
-        ctes = _Ctes(tokens)
+        ctes = _Ctes(tokens, case_sensitive=case_sensitive)
         copy = _Copy(tokens, ctes)
         return _analysis(tokens, ctes, copy, _parsed(tokens, copy.sql))
     except RecursionError:
@@ -287,7 +302,8 @@ class _Ctes:
     is also visible in its own definition. Each query except the outermost one is enclosed in parentheses.
     """
 
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: Tokens, *, case_sensitive: bool) -> None:
+        self.case_sensitive = case_sensitive
         self.names: set[int] = set()
         """Indexes of the names in the definitions."""
         self.closings: set[int] = set()
@@ -299,7 +315,8 @@ class _Ctes:
 
     def is_visible(self, name: str, index: int) -> bool:
         """Whether a name, at the token with the index `index`, refers to a CTE."""
-        return any(index in visible for visible in self._visible.get(name.lower(), ()))
+        (key,) = _folded((name,), case_sensitive=self.case_sensitive)
+        return any(index in visible for visible in self._visible.get(key, ()))
 
     def _add(self, tokens: Tokens, name: int, end: int) -> None:
         """Add the CTEs of a WITH clause.
@@ -319,12 +336,19 @@ class _Ctes:
                 return
             closing = tokens.closings[body]
             visible = range(body if recursive else closing, end)
-            self._visible.setdefault(tokens[name].name.lower(), []).append(visible)
+            (key,) = _folded((tokens[name].name,), case_sensitive=self.case_sensitive)
+            self._visible.setdefault(key, []).append(visible)
             self.names.add(name)
             self.closings.add(closing)
             if tokens.text(closing + 1) != ",":
                 return
             name = closing + 2
+        if tokens.kind(name) == "string":
+            # With spark.sql.ansi.doubleQuotedIdentifiers, Spark takes text in double quotes for a name.
+            raise tokens.error(
+                "the name of a common table expression must not be in quotes; write it in backquotes",
+                tokens[name].start,
+            )
 
 
 class _Scopes:
@@ -366,12 +390,9 @@ class _Copy:
         self.table_queries: set[int] = set()
         """Indexes of the keywords of queries `TABLE name`. In the copy, they are FROM."""
         characters = list(re.sub(r"[^\n]", " ", tokens.sql))
-        end = types = 0
+        extractions = _extractions(tokens)
+        end = 0
         for index, token in enumerate(tokens):
-            if token.text == "<" and tokens.text(index - 1) in _NESTED_TYPES:
-                types += 1
-            elif token.text == ">" and types:
-                types -= 1
             if index < end:
                 continue
             end = _clause_end(tokens, index)
@@ -386,17 +407,30 @@ class _Copy:
                 text = "FROM "
             elif token.text == "WINDOW" and tokens.text(index + 1) == "(":
                 text = "called"  # after GROUP BY, sqlglot would take Spark's function for a clause
-            elif token.text == ":" and not types and _is_path(tokens, index):
-                text = "."
+            elif index in extractions:  # v:a is like v.a, and v:['a'] is like v['a']
+                text = " " if tokens.text(index + 1) == "[" else "."
             characters[token.start : token.end] = text
         self.sql = "".join(characters)
         """The tokens at their positions, with spaces between them."""
 
 
-def _is_path(tokens: Tokens, index: int) -> bool:
-    """Whether the colon at `index` begins a path in a variant, as in `v:a.b`. sqlglot takes it for a parameter."""
-    is_after_value = tokens.is_name(index - 1) or tokens.text(index - 1) in (")", "]")
-    return is_after_value and tokens.is_name(index + 1) and tokens[index - 1].end == tokens[index].start
+def _extractions(tokens: Tokens) -> set[int]:
+    """Return the indexes of the colons that extract a field of a variant, as in `v:a.b`. There are colons in casts
+    (`a::INT`), in types (`STRUCT<a: INT>`) and before parameters (`a = :p`), too."""
+    found = set()
+    depth = 0
+    """Number of the types whose fields enclose a token."""
+    for index, token in enumerate(tokens):
+        before = tokens.text(index - 1)
+        if token.text == "<" and before in _NESTED_TYPES:
+            depth += 1
+        elif token.text == ">" and depth:
+            depth -= 1
+        elif token.text == ":" and ":" not in (before, tokens.text(index + 1)):
+            is_after_value = tokens.is_name(index - 1) or before in (")", "]")
+            if is_after_value and not depth and tokens[index - 1].end == token.start:
+                found.add(index)
+    return found
 
 
 def _clause_end(tokens: Tokens, index: int) -> int:
@@ -489,6 +523,9 @@ def _analysis(tokens: Tokens, ctes: _Ctes, copy: _Copy, query: exp.Query | exp.V
     """Combine the references that sqlglot found with the scopes and clauses that were found from the tokens."""
     from sqlglot import exp
 
+    def folded(parts: tuple[str, ...]) -> tuple[str, ...]:
+        return _folded(parts, case_sensitive=ctes.case_sensitive)
+
     scopes = _Scopes(tokens)
     by_start = {token.start: index for index, token in enumerate(tokens)}
     found: dict[int, _Found] = {}
@@ -526,7 +563,7 @@ def _analysis(tokens: Tokens, ctes: _Ctes, copy: _Copy, query: exp.Query | exp.V
         is_cte = len(parts) == 1 and ctes.is_visible(parts[0], index)
         scope = scopes.around(index)[0]
         if not has_alias:
-            relations.append(_Relation(parts[-1].lower(), scope, () if is_cte else _lower(parts)))
+            relations.append(_Relation(folded(parts)[-1], scope, () if is_cte else folded(parts)))
         if is_cte:
             continue
         keyword = tokens[index - 1].start if index - 1 in copy.table_queries else None
@@ -541,10 +578,10 @@ def _analysis(tokens: Tokens, ctes: _Ctes, copy: _Copy, query: exp.Query | exp.V
         if isinstance(alias.this, exp.Identifier) and not isinstance(alias.parent, exp.CTE):
             index = by_start.get(alias.this.meta.get("start", -1), -1)
             if index >= 0:
-                relations.append(_Relation(alias.this.name.lower(), scopes.around(index)[0], ()))
+                relations.append(_Relation(folded((alias.this.name,))[0], scopes.around(index)[0], ()))
     _require_all_found(tokens, copy, names, versions)
     in_order = [found[start] for start in sorted(found)]
-    return Analysis(tokens, in_order, relations, scopes, frozenset(names | ctes.names))
+    return Analysis(tokens, in_order, relations, scopes, frozenset(names | ctes.names), ctes.case_sensitive)
 
 
 def _require_all_found(tokens: Tokens, copy: _Copy, names: set[int], versions: set[int]) -> None:
@@ -575,17 +612,17 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _lower(parts: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(part.lower() for part in parts)
+def _folded(parts: tuple[str, ...], *, case_sensitive: bool) -> tuple[str, ...]:
+    return parts if case_sensitive else tuple(part.lower() for part in parts)
 
 
 def _simple_name(text: str) -> tuple[str, ...]:
-    """Return the parts of the name, in lower case, if `text`, which replaces a reference to a table or view in a query,
+    """Return the parts of the name if `text`, which replaces a reference to a table or view in a query,
     is only a name; an empty tuple if it is a query or has a time travel clause."""
     if text.lstrip().startswith("("):
         return ()
     tokens = Tokens(text)
-    return _lower(tokens.parts(0, len(tokens))) if tokens.name_end(0) == len(tokens) else ()
+    return tokens.parts(0, len(tokens)) if tokens.name_end(0) == len(tokens) else ()
 
 
 def _joins(left: str, right: str) -> bool:

@@ -86,6 +86,8 @@ class QueryEngine(NamedTuple):
     path (such as `` delta.`/path` ``)."""
     reads_delta: bool
     """Whether the Spark session can read Delta tables."""
+    case_sensitive: bool = False
+    """Whether the Spark session compares names with regard to case."""
 
 
 class StoredSource(NamedTuple):

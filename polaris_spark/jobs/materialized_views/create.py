@@ -16,7 +16,7 @@ from polaris_spark.jobs.materialized_views.plan import (
     spark_catalog,
     view_named,
 )
-from polaris_spark.jobs.materialized_views.query_engine import first_line, query_engine
+from polaris_spark.jobs.materialized_views.query_engine import first_line, is_case_sensitive, query_engine
 from polaris_spark.jobs.procedure import Call, Parameter, Procedure, columns
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _refuse_temporary_views(spark: SparkSession, query: str) -> None:
 
     session: Any = spark._jsparkSession
     temporary = session.sessionState().catalog()
-    for reference in references_of(query):
+    for reference in references_of(query, case_sensitive=is_case_sensitive(spark)):
         if len(reference.parts) == 1 and temporary.getTempView(reference.parts[0]).isDefined():
             raise InputError(
                 f"{reference.identifier} is a temporary view of this session; a materialized view cannot read it, "

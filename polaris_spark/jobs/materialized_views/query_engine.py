@@ -43,7 +43,13 @@ def query_engine(spark: SparkSession) -> QueryEngine:
         lambda sql: [type for _, type in spark.sql(sql).dtypes],
         OutsideSources(describe, reads_delta=True),
         str(spark.conf.get(_SESSION_CATALOG, "")).endswith(".DeltaCatalog"),
+        case_sensitive=is_case_sensitive(spark),
     )
+
+
+def is_case_sensitive(spark: SparkSession) -> bool:
+    """Whether a session compares names with regard to case."""
+    return str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true"
 
 
 def session_settings(spark: SparkSession) -> Json:

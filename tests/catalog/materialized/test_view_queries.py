@@ -85,6 +85,8 @@ NAMES = [
     ("SELECT transform(x, y -> y + 1), exists(x, y -> y > 1), aggregate(x, 0, (p, q) -> p + q) FROM t", ["t"]),
     ("SELECT a >> 1, !b, a <=> b, a DIV b, a::INT, c['k'][0].d, -.5, 1e-5D FROM t", ["t"]),
     ("SELECT cast(a AS STRUCT<x: INT, y: ARRAY<ARRAY<INT>>>), named_struct('a', 1).a FROM t", ["t"]),
+    ("SELECT v:a.b[0].c::INT, x.v:['d'], parse_json(s):`e f` FROM t x WHERE v:a::INT < 5 AND v:b > 3", ["t"]),
+    ("SELECT v:a::STRUCT<x: INT, y: MAP<STRING, STRUCT<z: INT>>> FROM t", ["t"]),
     ("SELECT a FROM t GROUP BY a WITH ROLLUP", ["t"]),
     ("SELECT window(ts, '1 day') AS w, count(*) FROM t GROUP BY window(ts, '1 day')", ["t"]),
     ("SELECT count(*) FILTER (WHERE a), listagg(a) WITHIN GROUP (ORDER BY b) FROM t", ["t"]),
@@ -120,6 +122,27 @@ def names(sql: str) -> list[str]:
 @pytest.mark.parametrize(("sql", "expected"), NAMES)
 def test_references_are_found_in_the_order_of_their_positions(sql: str, expected: list[str]) -> None:
     assert names(sql) == expected
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("WITH T AS (SELECT 1) SELECT * FROM t JOIN T", ["t"]),
+        ("WITH t AS (SELECT 1), T AS (SELECT * FROM t) SELECT * FROM t JOIN T JOIN `t`", []),
+        ("WITH t AS (SELECT * FROM T) SELECT * FROM t", ["T"]),
+    ],
+)
+def test_names_of_common_table_expressions_can_be_compared_with_regard_to_case(
+    sql: str, expected: list[str]
+) -> None:
+    assert [reference.identifier for reference in references_of(sql, case_sensitive=True)] == expected
+
+
+def test_columns_of_tables_whose_names_differ_only_in_case_keep_their_table() -> None:
+    sql = "SELECT db.T.a, db.t.a FROM db.T JOIN db.t"
+    starts = [reference.start for reference in references_of(sql, case_sensitive=True)]
+    new = replaced(sql, dict.fromkeys(starts, Q), case_sensitive=True)
+    assert new == f"SELECT `T`.a, `t`.a FROM {Q} AS `T` JOIN {Q} AS `t`"
 
 
 @pytest.mark.parametrize("sql", [sql for sql, expected in NAMES if expected])
@@ -206,6 +229,7 @@ Q = "(SELECT * FROM p.q)"
         ("SELECT c.db.t.a.b FROM c.db.t JOIN t AS c ON true", Q,
          f"SELECT `t`.a.b FROM {Q} AS `t` JOIN t AS c ON true"),
         ("SELECT x.db.t.a FROM db.t JOIN u x", Q, f"SELECT x.db.t.a FROM {Q} AS `t` JOIN u x"),
+        ("SELECT v:db.t.a, db.t.v:b FROM db.t", Q, f"SELECT v:db.t.a, `t`.v:b FROM {Q} AS `t`"),
         ("SELECT db.t.a FROM db.t x", Q, f"SELECT db.t.a FROM {Q} x"),
         ("WITH t AS (SELECT db.t.a FROM db.t) SELECT * FROM t", Q,
          f"WITH t AS (SELECT `t`.a FROM {Q} AS `t`) SELECT * FROM t"),
@@ -278,6 +302,8 @@ def test_a_replacement_that_would_change_the_meaning_is_rejected(
         ("SELECT * FROM t t2 t3", "cannot be parsed.*line 1"),
         ("SELECT * FROM my-table", "cannot be parsed"),
         ('SELECT * FROM "t"', "'t' has syntax that is not supported, at line 1, column 15"),
+        ('WITH "t" AS (SELECT 1) SELECT * FROM t', "must not be in quotes.*at line 1, column 6"),
+        ('WITH a AS (SELECT 1), "t" (SELECT 1) TABLE t', "must not be in quotes.*at line 1, column 23"),
         ("SELECT 1; SELECT 2", "one statement, at line 1, column 11"),
         ("SELECT (1", r"\( is not closed"),
         ("SELECT 1)", r"\) has no opening parenthesis"),
