@@ -106,6 +106,8 @@ class Queries:
             "int": str(number),
             "long": f"{number * 10}L",
             "decimal": f"CAST({number}.25 AS DECIMAL(12,2))",
+            "wide": f"CAST({number}.25 AS DECIMAL(22,2))",
+            "average": f"{number * 0.25}D",
             "double": f"{number * 0.25}D",
             "string": f"'s{number % 4}'",
             "date": f"DATE '2024-01-{number + 10:02}'",
