@@ -124,6 +124,13 @@ def test_a_fault_can_affect_one_direction_only(server: int) -> None:
         assert proxy.happened == {"cut": 1}
 
 
+def test_faults_begin_after_a_number_of_exchanges(server: int) -> None:
+    faults = only("cut", every=0.01)._replace(directions=("answers",), after=5)
+    with FaultyProxy("127.0.0.1", server, seed=1, faults=faults) as proxy:
+        assert echoed(proxy.port) == (SENT[: 5 * 1_024], "reset")
+        assert (proxy.exchanges, proxy.happened) == (6, {"cut": 1})
+
+
 def test_a_server_that_is_not_heard_goes_on_to_its_end() -> None:
     ends: list[str] = []
     over = threading.Event()
