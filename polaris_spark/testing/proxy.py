@@ -57,8 +57,8 @@ class Faults(NamedTuple):
     """Maximum duration of a delay, in seconds."""
     directions: tuple[Direction, ...] = get_args(Direction)
     """Where faults are injected: `requests` (client to server), `answers` (server to client), or both."""
-    after: int = 0
-    """Number of exchanges since the proxy started (`exchanges`) that have no faults."""
+    after: int | None = None
+    """Number of exchanges since the proxy started (`exchanges`) that have no faults; None if all can have some."""
     until: int | None = None
     """Maximum total number of faults since the proxy started (`happened.total()`); None for no limit."""
 
@@ -211,8 +211,8 @@ class _Connection:
             while data:
                 faults = self._proxy.faults
                 over = faults.until is not None and self._proxy.happened.total() >= faults.until
-                is_calm = over or self._proxy.exchanges <= faults.after
-                weights = () if is_calm else faults.weights(direction)
+                early = faults.after is not None and self._proxy.exchanges <= faults.after
+                weights = () if over or early else faults.weights(direction)
                 safe = int(luck * faults.every) if weights else len(data)
                 if safe >= len(data):
                     luck -= len(data) / faults.every if weights else 0
