@@ -20,7 +20,7 @@ from polaris_spark.jobs.registry import call
 from polaris_spark.rest.table_routes import drop
 from tests.rest.client import VIEW_VERSION, Client, path, view, view_request
 from tests.rest.conftest import Open
-from tests.rest.materialized import SCHEMA, refresh
+from tests.rest.materialized import SCHEMA, create_materialized_view, refresh
 from tests.rest.materialized import snapshot_commit as snapshot
 from tests.rest.view_requests import PROPERTY, STORAGE, create, document, loaded, rows
 
@@ -159,6 +159,19 @@ def test_a_refresh_of_an_earlier_version_or_of_another_view_is_refused(catalog: 
     other = "00000000-0000-0000-0000-000000000000"
     assert catalog.send("POST", STORAGE, refresh(other, 100, 1, version=2)).status == 400
     rows(catalog, refresh(first["view-uuid"], 100, 1, version=2))
+
+
+def test_a_refresh_of_a_view_that_was_replaced_and_replaced_back_is_refused(catalog: Client) -> None:
+    first = create(catalog)
+    create_materialized_view(catalog.session.catalog, "v", "SELECT b FROM t", replace=True, column="b")
+    again = create(catalog, replace=True)
+    assert again["current-version-id"] == first["current-version-id"]
+    # The column has another id than before, so rows that were written with the earlier id would be null.
+    answer = catalog.send("POST", STORAGE, refresh(first["view-uuid"], 100, 1, **{"column-ids": [1]}))
+    assert answer.kind == (400, "ValidationException")
+    assert "columns of db.v.storage were replaced" in str(answer)
+    found = document(rows(catalog, refresh(first["view-uuid"], 100, 1, **{"column-ids": [3]})))
+    assert "column-ids" not in found["refreshes"][0]
 
 
 def test_a_replaced_view_keeps_its_identity_and_has_no_rows(catalog: Client) -> None:

@@ -35,7 +35,11 @@ from polaris_spark.errors import BadRequestError
 
 REFRESH: Final = "polaris.refresh"
 """Key in the summary of a storage table's snapshot. The value describes the refresh that made the snapshot, as JSON:
-the fields of a refresh record, `view-uuid`, and in `replaces` the id of the refresh before it (or null)."""
+the fields of a refresh record, `view-uuid`, `COLUMN_IDS`, and in `replaces` the id of the refresh before it (or
+null)."""
+COLUMN_IDS: Final = "column-ids"
+"""Field of the description of a refresh in the summary of its snapshot: ids of the columns that the view shows. The
+data files have these ids."""
 REFRESH_STATE: Final = "refresh-state"
 """Key in the summary of a storage table's snapshot: the state of the sources, in the form of the newer draft of the
 specification."""
@@ -57,6 +61,7 @@ NO_SNAPSHOT: Final = -1
 _SNAPSHOTS = "snapshot-ids"
 """Field of a refresh record beyond the specification: ids of the storage table's snapshots with the rows of this
 refresh. There are several after a compaction."""
+_ONLY_IN_SUMMARY = frozenset({"view-uuid", "replaces", COLUMN_IDS})
 _FIXED = frozenset({"add-schema", "set-current-schema", "remove-schemas", "set-location", "assign-uuid"})
 """Actions of updates that would change the columns or the place of a storage table."""
 _COLUMNS = frozenset({"add-schema", "set-current-schema", "remove-schemas"})
@@ -118,6 +123,11 @@ def shown_columns(table: TableDraft, snapshot_id: int) -> list[str]:
     return [one["name"] for one in _shown_fields(table, snapshot.get("schema-id", table.current_schema_id))]
 
 
+def shown_column_ids(table: TableDraft) -> list[int]:
+    """Return the ids of the visible (not hidden) columns that a storage table has now."""
+    return [one["id"] for one in _shown_fields(table, table.current_schema_id)]
+
+
 def require_refresh_only(draft: TableDraft, table: TableName, view: View) -> None:
     """Check that a change of a storage table either is a refresh, or does not change the rows that a refresh wrote.
 
@@ -129,7 +139,8 @@ def require_refresh_only(draft: TableDraft, table: TableName, view: View) -> Non
         view: the materialized view.
     Raises:
         BadRequestError: the change writes rows and is not a refresh; it changes columns, the location or the document;
-            it is a refresh, but of another version of the view; or another refresh was committed first.
+            it is a refresh, but of another version of the view or with other columns; or another refresh was committed
+            first.
     """
     before = TableDraft(draft.base, draft.reader, now_ms=0)
     old = before.properties
@@ -161,6 +172,13 @@ def require_refresh_only(draft: TableDraft, table: TableName, view: View) -> Non
             raise BadRequestError(
                 f"the refresh of {table} computed version {refresh['version-id']} of the view, but its current "
                 f"version is {view.current_version_id}; refresh the view again",
+                type="ValidationException",
+            )
+        ids = shown_column_ids(before)
+        if refresh.get(COLUMN_IDS, ids) != ids:
+            # The view can have been replaced and replaced back, and then has the version that it had.
+            raise BadRequestError(
+                f"the columns of {table} were replaced during its refresh; refresh the view again",
                 type="ValidationException",
             )
         if draft.current_snapshot_id != id:
@@ -310,8 +328,8 @@ def _check_optional_fields(record: Json) -> None:
         get_objects(record, "base-tables")
     for name in record.keys() & {USED_STRATEGY, REASON}:
         get_text(record, name)
-    if _SNAPSHOTS in record:
-        get_longs(record, _SNAPSHOTS)
+    for name in record.keys() & {_SNAPSHOTS, COLUMN_IDS}:
+        get_longs(record, name)
     if record.get(SESSION) is not None:
         get_object(record, SESSION)
     if record.get("source-states") is not None:
@@ -359,7 +377,7 @@ def refresh_state(summary: Mapping[str, str]) -> Json:
 
 
 def _new_record(refresh: Json, id: int, snapshot: Json) -> Json:
-    record = {name: value for name, value in refresh.items() if name not in ("view-uuid", "replaces")}
+    record = {name: value for name, value in refresh.items() if name not in _ONLY_IN_SUMMARY}
     return {**record, "sequence-number": snapshot.get("sequence-number", 0), _SNAPSHOTS: [id]}
 
 

@@ -66,7 +66,7 @@ class RefreshPlan(NamedTuple):
 def planned(call: Call, name: TableName, *, full: bool) -> RefreshPlan | None:
     """Return the refresh to make; None if the rows are fresh and `full` is false."""
     from polaris_spark.catalog.entities.materialized_views import SESSION, strategy_of
-    from polaris_spark.catalog.entities.refresh_records import REFRESH_START
+    from polaris_spark.catalog.entities.refresh_records import COLUMN_IDS, REFRESH_START
     from polaris_spark.catalog.materialized.lineage import lineage_of_version
     from polaris_spark.catalog.materialized.query_pinning import pin
     from polaris_spark.catalog.materialized.stored_views import materialized
@@ -95,6 +95,7 @@ def planned(call: Call, name: TableName, *, full: bool) -> RefreshPlan | None:
         "view-uuid": view.uuid,
         "replaces": before.refresh_id,
         REFRESH_START: call.session.connection.clock.now_ms(),
+        COLUMN_IDS: _column_ids(state, name),
         SESSION: session,
     }
     plan = RefreshPlan(
@@ -112,6 +113,19 @@ def planned(call: Call, name: TableName, *, full: bool) -> RefreshPlan | None:
     record["base-tables"] = plan.query.base_tables()
     record[SOURCE_STATES] = plan.query.source_states()
     return plan
+
+
+def _column_ids(state: State, name: TableName) -> list[int]:
+    """Return the ids of the columns of a materialized view in its storage table."""
+    from polaris_spark.catalog.entities.entities import require
+    from polaris_spark.catalog.entities.materialized_views import storage_name
+    from polaris_spark.catalog.entities.refresh_records import shown_column_ids
+    from polaris_spark.catalog.metadata.draft import TableDraft
+    from polaris_spark.catalog.metadata.rows import Table
+    from polaris_spark.catalog.rows import TABLE
+
+    table = state.get(require(state, storage_name(name), TABLE).content, Table)
+    return shown_column_ids(TableDraft(table, state, now_ms=0))
 
 
 def _with_changes(

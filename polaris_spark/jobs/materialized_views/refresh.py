@@ -86,18 +86,23 @@ def refresh(call: Call, name: TableName, *, full: bool = False) -> Refreshed:
         if not same:  # another refresh or change came first, which does not require a full refresh
             failed = ""
         if tries == _TRIES or after.uuid != plan.before.uuid or (same and done.strategy == "full"):
-            raise _failure(name, after, cause) from cause
+            raise failure(name, plan.before, after, cause) from cause
         full = full and after.refresh_id == plan.before.refresh_id
     raise AssertionError("the loop must end in its last attempt")
 
 
-def _failure(name: TableName, after: ViewState, error: Exception) -> Exception:
-    """Return the error to report for a refresh that Spark could not write."""
+def failure(name: TableName, before: ViewState, after: ViewState, error: Exception) -> Exception:
+    """Return the error to report for a refresh that Spark could not write.
+
+    Args:
+        before: the view when the refresh began.
+        after: the view, or another one that has got its name, when Spark reported the error.
+    """
     from py4j.protocol import Py4JJavaError
 
     from polaris_spark.errors import InputError
 
-    if not after.uuid:
+    if after.uuid != before.uuid:
         return InputError(f"materialized view {name} was dropped or renamed during its refresh")
     if isinstance(error, Py4JJavaError):
         return InputError(f"the refresh of {name} failed: {first_line(error)}")
