@@ -146,14 +146,14 @@ def _resolved(
         namespace = namespace_in(params["namespace"])
         kind = NoSuchTableError if "table" in params else NoSuchViewError
         loaded = kind if match.route.method == "GET" else None
-        found, plain = at_named_state(begun, namespace, name, loaded)
+        found, plain = _at_named_state(begun, namespace, name, loaded)
         params = {key: plain if value == name else value for key, value in params.items()}
     if body and STATE in body and match.template in _NAMES_IN_BODY:
         found, body = _at_state_in_body(begun, found, params, body)
     return found, params, body
 
 
-def at_named_state(
+def _at_named_state(
     catalog: Catalog,
     namespace: tuple[str, ...],
     name: str,
@@ -219,7 +219,7 @@ def _at_state_in_body(
     states = {} if catalog is begun else {name_of_state(catalog): catalog}
     for holder, namespace, follows in _named(parsed, params):
         name = holder["name"]
-        found, plain = at_named_state(begun, namespace, name) if STATE in name else (begun, name)
+        found, plain = _at_named_state(begun, namespace, name) if STATE in name else (begun, name)
         if plain != name or not (follows and states):
             states[name_of_state(found)] = found
         holder["name"] = plain

@@ -445,17 +445,15 @@ def test_the_query_of_a_procedure_can_end_with_a_comment(spark: SparkSession, ho
 
 
 def test_a_materialized_view_cannot_be_created_in_another_state(spark: SparkSession, home: str) -> None:
-    for call in (
-        "CREATE MATERIALIZED VIEW `mv@main` AS SELECT id FROM t",
-        "REFRESH MATERIALIZED VIEW `mv@main`",
+    run(spark, "CREATE MATERIALIZED VIEW mv AS SELECT id FROM t")
+    for statement in (
+        "CREATE MATERIALIZED VIEW `w@main` AS SELECT id FROM t",
+        f"CALL polaris.system.alter_materialized_view(view => '{home}.mv', rename_to => '{home}.`w@main`')",
     ):
-        with pytest.raises(Exception, match=r"'main' of the catalog; use this state first.*write 'mv'"):
-            run(spark, call)
-    run(
-        spark,
-        "CREATE MATERIALIZED VIEW `mv@nowhere` AS SELECT id FROM t",
-        "DROP MATERIALIZED VIEW `mv@nowhere`",
-    )
+        with pytest.raises(Exception, match=r"must not contain '@'.*to create 'w' in the branch 'main'"):
+            run(spark, statement)
+    with pytest.raises(Exception, match="mv@main"):
+        refreshed(spark, "`mv@main`")
 
 
 def test_a_query_that_lost_a_column_is_refused(spark: SparkSession, home: str) -> None:

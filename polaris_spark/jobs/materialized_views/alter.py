@@ -7,7 +7,7 @@ from typing import Any
 
 from polaris_spark.access.needs import Need, On, When
 from polaris_spark.errors import InputError
-from polaris_spark.jobs.materialized_views.plan import VIEW_ARGUMENT, view_named
+from polaris_spark.jobs.materialized_views.plan import VIEW_ARGUMENT, new_view_named, view_named
 from polaris_spark.jobs.procedure import Call, Column, Parameter, Procedure
 
 
@@ -24,7 +24,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     materialized(catalog.view(), name)
     operation = call.session.operation()
     if "rename_to" in arguments:
-        target = view_named(call, arguments["rename_to"])
+        target = new_view_named(call, arguments["rename_to"])
         catalog.commit(Rename(catalog.context, operation, name, target, VIEW))
         return [(str(target),)]
     null = next((one for one, text in properties.items() if text is None), None)

@@ -12,9 +12,9 @@ from polaris_spark.jobs.materialized_views.plan import (
     VIEW_ARGUMENT,
     changing_functions,
     lineage_of,
+    new_view_named,
     refuse_hidden_inputs,
     spark_catalog,
-    view_named,
 )
 from polaris_spark.jobs.materialized_views.query_engine import first_line, is_case_sensitive, query_engine
 from polaris_spark.jobs.procedure import Call, Parameter, Procedure, columns
@@ -42,7 +42,7 @@ def _run(call: Call, arguments: Mapping[str, Any]) -> Iterable[tuple[Any, ...]]:
     from polaris_spark.catalog.metadata.rows import View
     from polaris_spark.catalog.rows import VIEW
 
-    name, catalog = view_named(call, arguments["view"]), call.session.catalog
+    name, catalog = new_view_named(call, arguments["view"]), call.session.catalog
     replace, tolerant = arguments.get("or_replace", False), arguments.get("if_not_exists", False)
     if replace and tolerant:
         raise InputError("or_replace and if_not_exists cannot both be true")

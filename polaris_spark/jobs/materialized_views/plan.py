@@ -210,20 +210,28 @@ def view_named(call: Call, text: str) -> TableName:
     """Return the name of the view in an argument of a procedure.
 
     Raises:
-        InputError: the text is not the name of a view, or names a view in another state, as `db.v@dev` does.
+        InputError: the text is not the name of a view.
     """
     from polaris_spark.catalog.entities.entities import TableName
-    from polaris_spark.rest.handler import at_named_state
 
-    catalog = call.session.catalog
-    levels = levels_named(catalog.head(), spark_catalog(call), "table", text)
-    name = TableName(levels[:-1], levels[-1])
-    _, plain = at_named_state(catalog, name.namespace, name.name)
-    if plain != name.name:
-        state = name.name.removeprefix(plain)[1:]
+    levels = levels_named(call.session.catalog.head(), spark_catalog(call), "table", text)
+    return TableName(levels[:-1], levels[-1])
+
+
+def new_view_named(call: Call, text: str) -> TableName:
+    """Return the name in an argument of a procedure that a materialized view is to get.
+
+    Raises:
+        InputError: the text is not the name of a view, or contains `@`, which separates names from states.
+    """
+    from polaris_spark.catalog.branches.states import STATE
+
+    name = view_named(call, text)
+    plain, mark, state = name.name.rpartition(STATE)
+    if mark:
         raise InputError(
-            f"{text!r} names a view in the state {state!r} of the catalog; use this state first, as with "
-            f"CALL {spark_catalog(call)}.system.use({state!r}), and write {plain!r} without it"
+            f"the name of a materialized view must not contain {STATE!r}, got {text!r}; to create {plain!r} in the "
+            f"branch {state!r}, use this branch first: CALL {spark_catalog(call)}.system.use({state!r})"
         )
     return name
 
