@@ -35,6 +35,16 @@ def test_a_materialized_view_cannot_read_its_own_storage_table(catalog: Client, 
         pin(catalog.session.catalog.view(), "polaris", query, TableName(("db",), "v"))
 
 
+@pytest.mark.parametrize(
+    "option", ["'branch' = 'b'", "BRANCH 'b'", "'split-size' = '5', 'versionAsOf' = '1'"]
+)
+def test_a_table_is_not_read_with_an_option_that_changes_its_rows(catalog: Client, option: str) -> None:
+    table(catalog)
+    query = ViewQuery(f"SELECT a FROM db.t WITH ({option})", "", ("db",))
+    with pytest.raises(BadRequestError, match=r"db\.t is read with the option '(branch|BRANCH|versionAsOf)'"):
+        pin(catalog.session.catalog.view(), "polaris", query, TableName(("db",), "v"))
+
+
 def test_a_column_that_is_newer_than_the_snapshot_is_null_in_its_type_of_spark(catalog: Client) -> None:
     base = table(catalog)
     catalog.ok("POST", base, snapshot(1, 1, operation="append"))

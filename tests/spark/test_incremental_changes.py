@@ -362,6 +362,18 @@ def test_columns_whose_types_change(spark: SparkSession, home: str) -> None:
             refreshed(spark, name)
 
 
+def test_a_sum_that_overflows_is_not_stored(spark: SparkSession, home: str) -> None:
+    run(
+        spark,
+        "CREATE TABLE b (k INT, n BIGINT)",
+        "INSERT INTO b VALUES (1, -9223372036854775808), (1, 5)",
+    )
+    Views(spark, home, {"v": "SELECT k, sum(n) AS s FROM b GROUP BY k"})
+    run(spark, "UPDATE b SET n = 9223372036854775807 WHERE n < 0")
+    with pytest.raises(Exception, match="overflow"):
+        refreshed(spark, "v")
+
+
 def test_nested_keys_and_wide_rows(spark: SparkSession, home: str) -> None:
     run(
         spark,

@@ -29,6 +29,9 @@ NEVER_INCREMENTAL = {
     "WITH RECURSIVE r(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM r WHERE i < 3) SELECT id FROM t JOIN r ON id = i": (
         "it contains UnionLoop"
     ),
+    "SELECT id FROM t WHERE EXISTS (SELECT 1 FROM t o WHERE o.region = t.region LIMIT 1)": (
+        "it contains a LIMIT in a correlated subquery"
+    ),
 }
 
 

@@ -57,6 +57,10 @@ _REFS = ("branch_", _TAG)
 of `db.table`."""
 SESSION_CATALOG = "spark_catalog"
 """Name of the catalog by which Spark reads Delta tables at a location."""
+_OPTIONS = frozenset(
+    {"batch-size", "file-open-cost", "locality", "lookback", "split-size", "vectorization-enabled"}
+)
+"""Options of Iceberg with which a table can be read. Other options can change which rows are read."""
 _DEEPEST = 32
 """Maximum depth of views that read other views."""
 
@@ -231,6 +235,7 @@ class _Pinning:
         self, reference: SourceReference, query: ViewQuery, above: tuple[tuple[str, ...], ...]
     ) -> _Pinned:
         """Pin the table or view that a reference names."""
+        _require_options(reference)
         for name in self.names(reference.parts, query):
             found = find(self.state, table_key(name))
             if found is not None:
@@ -532,6 +537,16 @@ class _Pinning:
         ]
         text = f"(SELECT {', '.join(kept)} FROM ({inner.sql}\n) AS q({every}))"
         return _Pinned(text, list(inner.tables), [source, *inner.views])
+
+
+def _require_options(reference: SourceReference) -> None:
+    """Refuse a reference with an option that can change which rows are read, such as `branch`."""
+    for name in reference.options:
+        if name.lower() not in _OPTIONS:
+            raise BadRequestError(
+                f"{reference.identifier} is read with the option {name!r}; a materialized view can use only "
+                f"{', '.join(sorted(_OPTIONS))}, and names a branch or tag as in db.t.branch_name"
+            )
 
 
 def _has_password(location: str) -> bool:

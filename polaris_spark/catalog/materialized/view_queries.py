@@ -56,6 +56,8 @@ class SourceReference(NamedTuple):
     """Time travel clause after the name, verbatim, such as `VERSION AS OF 5`; empty if there is none."""
     identifier: str
     """The name verbatim, quotes included."""
+    options: tuple[str, ...] = ()
+    """Names of the options in a clause such as `WITH ('split-size' = '5')`, without quotes."""
 
 
 class _Found(NamedTuple):
@@ -549,10 +551,12 @@ def _analysis(tokens: Tokens, ctes: _Ctes, copy: _Copy, query: exp.Query | exp.V
         if index in names:
             continue  # sqlglot repeats parts of a pipe
         names.add(index)
-        after, version, has_options = end, "", False
+        after, version, has_options, options = end, "", False, list[str]()
         while after in copy.clauses:
             clause, after = after, copy.clauses[after]
-            has_options |= tokens.text(clause) == "WITH"
+            if tokens.text(clause) == "WITH":
+                has_options = True
+                options += _option_names(tokens, clause, after)
             if tokens.text(clause) not in ("WITH", "TABLESAMPLE"):
                 versions.add(clause)
                 version = tokens.sql[tokens[clause].start : tokens[after - 1].end]
@@ -572,7 +576,7 @@ def _analysis(tokens: Tokens, ctes: _Ctes, copy: _Copy, query: exp.Query | exp.V
         if keyword is not None and isinstance(owner, exp.Func) and not isinstance(owner, exp.Exists):
             raise tokens.error(_NO_ARGUMENT, keyword)  # sqlglot would take further arguments for tables
         start, stop = tokens[index].start, tokens[end - 1].end
-        reference = SourceReference(parts, start, stop, version, tokens.sql[start:stop])
+        reference = SourceReference(parts, start, stop, version, tokens.sql[start:stop], tuple(options))
         found[start] = _Found(reference, scope, has_alias, has_options, tokens[after - 1].end, keyword)
     for alias in query.find_all(exp.TableAlias):
         if isinstance(alias.this, exp.Identifier) and not isinstance(alias.parent, exp.CTE):
@@ -582,6 +586,19 @@ def _analysis(tokens: Tokens, ctes: _Ctes, copy: _Copy, query: exp.Query | exp.V
     _require_all_found(tokens, copy, names, versions)
     in_order = [found[start] for start in sorted(found)]
     return Analysis(tokens, in_order, relations, scopes, frozenset(names | ctes.names), ctes.case_sensitive)
+
+
+def _option_names(tokens: Tokens, first: int, end: int) -> Iterator[str]:
+    """Yield the names of the options in the clause `WITH (...)` from the index `first` to before `end`."""
+    for index in range(first + 1, end - 1):
+        if tokens.text(index) not in ("(", ",") or tokens.kind(index + 1) == "symbol":
+            continue
+        name = index + 1
+        stop = tokens.name_end(name)
+        if stop == name:  # a string
+            yield tokens[name].text.lstrip("rR")[1:-1]
+        else:
+            yield ".".join(tokens.parts(name, stop))
 
 
 def _require_all_found(tokens: Tokens, copy: _Copy, names: set[int], versions: set[int]) -> None:

@@ -262,6 +262,12 @@ def test_replaced_text_refers_to_the_replacements_only(sql: str, expected: list[
     assert names(new) == [f"new.n{number}" for number in range(len(expected))]
 
 
+def test_options_of_a_table_belong_to_its_reference() -> None:
+    clauses = "WITH ('branch' = 'a, b', split_size 5) x JOIN u VERSION AS OF 5 WITH (R'Tag' 'c', a.b = 1), v"
+    found = {one.identifier: one.options for one in references_of(f"SELECT * FROM t {clauses}")}
+    assert found == {"t": ("branch", "split_size"), "u": ("Tag", "a.b"), "v": ()}
+
+
 def test_only_the_chosen_references_are_replaced() -> None:
     sql = "SELECT * FROM a JOIN b ON a.i = b.i JOIN a.c"
     assert replaced(sql, {references_of(sql)[1].start: "x"}) == (
