@@ -23,6 +23,7 @@ import org.apache.spark.sql.catalyst.expressions.aggregate.Count;
 import org.apache.spark.sql.catalyst.expressions.aggregate.Max;
 import org.apache.spark.sql.catalyst.expressions.aggregate.Min;
 import org.apache.spark.sql.catalyst.expressions.aggregate.Sum;
+import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.AtomicType;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
@@ -247,10 +248,15 @@ final class AggregateState {
         : new If(filter.get(), value, new Literal(null, value.dataType()));
   }
 
-  /** Returns what a row adds to a value: of a sum, its input with the sign of the row. */
+  /**
+   * Returns what a row adds to a value: of a sum, its input with the sign of the row. In ANSI mode this fails for the
+   * smallest BIGINT, whose negative value is none; the sum of a group would otherwise overflow unnoticed.
+   */
   static Expression signed(Value value, Attribute weight) {
     return new If(
-        new GreaterThan(weight, literal(0)), value.input, new UnaryMinus(value.input, false));
+        new GreaterThan(weight, literal(0)),
+        value.input,
+        new UnaryMinus(value.input, SQLConf.get().ansiEnabled()));
   }
 
   /** Returns the input of a value in rows that were added, or in rows that were removed. */

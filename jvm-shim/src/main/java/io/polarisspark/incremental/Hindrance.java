@@ -302,6 +302,11 @@ public final class Hindrance {
     if (!function.isEmpty()) {
       return "it calls the function " + function + ", which can be replaced";
     }
+    if (expression instanceof WindowExpression window
+        && window.windowFunction() instanceof RowNumber
+        && window.windowSpec().orderSpec().isEmpty()) {
+      return "it contains a LIMIT in a correlated subquery"; // SQL has no such window; NormalForm makes it of a LIMIT
+    }
     boolean isOfWindow = isOneOf(WINDOW_FUNCTIONS, expression);
     if (expression instanceof AggregateFunction aggregate && !isOfWindow && !isAccepted(aggregate)) {
       return "the result of " + expression.prettyName() + " can depend on the order of rows";
