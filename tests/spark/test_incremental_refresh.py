@@ -6,8 +6,10 @@ import ast
 import random
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from conftest import INTERPRETED
@@ -65,6 +67,17 @@ def test_queries_of_all_shapes_are_refreshed_incrementally(spark: SparkSession, 
             assert contents(spark, f"SELECT * FROM {view}") == contents(spark, SHAPES[name]), name
 
 
+def is_planned(spark: SparkSession, query: str) -> bool:
+    """Whether Spark can plan a query. Spark 4.1 fails with some unions below joins ("key not found")."""
+    plan: Any = spark.sql(query)._jdf.queryExecution()
+    try:
+        plan.executedPlan()
+    except Py4JJavaError as error:
+        assert "PushProjectionThroughUnion" in str(error), query
+        return False
+    return True
+
+
 def change(spark: SparkSession, namespace: str, text: str) -> None:
     """Make a change of a table, as `Queries.change` returns it."""
     if not text.startswith(EQUALITY_DELETE):
@@ -90,7 +103,8 @@ def test_random_queries_after_random_changes(spark: SparkSession, home: str, fir
         tables = queries.tables()
         for table in tables:
             run(spark, table.create(), queries.rows(table, 12))
-        views = {f"v{number}": queries.query(tables, 3).sql for number in range(4)}
+        random_queries = [queries.query(tables, 3).sql for _ in range(4)]
+        views = {f"v{number}": one for number, one in enumerate(random_queries) if is_planned(spark, one)}
         for view, query in views.items():
             run(spark, f"CREATE MATERIALIZED VIEW {view} TBLPROPERTIES ({ALWAYS}) AS {query}")
         done: list[str] = []
