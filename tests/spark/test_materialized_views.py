@@ -433,6 +433,18 @@ def test_a_query_reads_a_path_in_a_variant(spark: SparkSession, home: str) -> No
     assert sorted(rows(spark, "SELECT b FROM mv")) == [(5,), (6,)]
 
 
+def test_a_table_without_a_snapshot_is_read_with_options(spark: SparkSession, home: str) -> None:
+    run(
+        spark,
+        "CREATE TABLE empty (id INT)",
+        "CREATE MATERIALIZED VIEW mv AS SELECT empty.id FROM empty WITH ('split-size' = '1000')",
+    )
+    refreshed(spark, "mv")
+    run(spark, "INSERT INTO empty VALUES (1)")
+    assert refreshed(spark, "mv")[0] == "full"
+    assert rows(spark, "SELECT id FROM mv") == [(1,)]
+
+
 def test_the_query_of_a_procedure_can_end_with_a_comment(spark: SparkSession, home: str) -> None:
     query = "SELECT id FROM t WHERE id < 2; -- the end"
     run(

@@ -66,7 +66,8 @@ class _Found(NamedTuple):
     reference: SourceReference
     scope: int
     has_alias: bool
-    has_options: bool
+    option_clause: tuple[int, int] | None
+    """Positions of the clause `WITH (...)` with options, if there is one."""
     alias_position: int
     """Position after the clauses that precede an alias."""
     table_keyword: int | None
@@ -124,7 +125,8 @@ def replaced(
 
     A reference without an alias gets the last part of its name as its alias, so that columns qualified by it still
     resolve. Columns qualified by more parts of the name, as in `db.t.a`, are changed to be qualified by the alias. No
-    alias is added if the replacement is a name that ends in the name of the reference.
+    alias is added if the replacement is a name that ends in the name of the reference. The options of a table
+    (`WITH ('split-size' = '5')`) are left out if a query replaces it.
 
     Args:
         sql: text of the query.
@@ -177,13 +179,15 @@ def _alias(analysis: Analysis, found: _Found, replacement: str) -> str:
 def _edits(tokens: Tokens, found: _Found, replacement: str, alias: str) -> Iterator[tuple[int, int, str]]:
     """Yield the edits of the text that replace one reference: (start, end, new text)."""
     reference = found.reference
-    name, problem = _simple_name(replacement), ""
+    name = _simple_name(replacement)
     if reference.version and not name:
-        problem = "has a time travel clause, so its replacement must be a name"
-    elif found.has_options and replacement.lstrip().startswith("("):
-        problem = "has options, so its replacement must not be a query"
-    if problem:
-        raise tokens.error(f"table {reference.identifier} {problem}, got {replacement!r}", reference.start)
+        raise tokens.error(
+            f"table {reference.identifier} has a time travel clause, so its replacement must be a name, got "
+            f"{replacement!r}",
+            reference.start,
+        )
+    if found.option_clause is not None and replacement.lstrip().startswith("("):
+        yield *found.option_clause, ""  # a query has no options
     if found.table_keyword is not None and not name:
         yield found.table_keyword, reference.end, f"SELECT * FROM {replacement}{alias}"
         return
@@ -551,11 +555,11 @@ def _analysis(tokens: Tokens, ctes: _Ctes, copy: _Copy, query: exp.Query | exp.V
         if index in names:
             continue  # sqlglot repeats parts of a pipe
         names.add(index)
-        after, version, has_options, options = end, "", False, list[str]()
+        after, version, option_clause, options = end, "", None, list[str]()
         while after in copy.clauses:
             clause, after = after, copy.clauses[after]
             if tokens.text(clause) == "WITH":
-                has_options = True
+                option_clause = tokens[clause].start, tokens[after - 1].end
                 options += _option_names(tokens, clause, after)
             if tokens.text(clause) not in ("WITH", "TABLESAMPLE"):
                 versions.add(clause)
@@ -577,7 +581,7 @@ def _analysis(tokens: Tokens, ctes: _Ctes, copy: _Copy, query: exp.Query | exp.V
             raise tokens.error(_NO_ARGUMENT, keyword)  # sqlglot would take further arguments for tables
         start, stop = tokens[index].start, tokens[end - 1].end
         reference = SourceReference(parts, start, stop, version, tokens.sql[start:stop], tuple(options))
-        found[start] = _Found(reference, scope, has_alias, has_options, tokens[after - 1].end, keyword)
+        found[start] = _Found(reference, scope, has_alias, option_clause, tokens[after - 1].end, keyword)
     for alias in query.find_all(exp.TableAlias):
         if isinstance(alias.this, exp.Identifier) and not isinstance(alias.parent, exp.CTE):
             index = by_start.get(alias.this.meta.get("start", -1), -1)
