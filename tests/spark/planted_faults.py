@@ -102,7 +102,7 @@ FAULTS = {
     ),
     "state: sums of removed rows are added": Fault(
         "AggregateState",
-        "new UnaryMinus(value.input, false)",
+        "new UnaryMinus(value.input, SQLConf.get().ansiEnabled())",
         "value.input",
         ("sums and counts",),
     ),
