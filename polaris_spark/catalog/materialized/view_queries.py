@@ -20,14 +20,19 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from polaris_spark.catalog.materialized.name_scopes import (
+    QUERY_STARTS,
+    SET_OPERATORS,
+    Ctes,
+    Scopes,
+    folded_name,
+)
 from polaris_spark.catalog.materialized.sql_tokens import Tokens
 
 if TYPE_CHECKING:
     from sqlglot import exp
 
-_QUERY_STARTS = frozenset({"SELECT", "WITH", "FROM", "TABLE", "VALUES"})
-_SET_OPERATORS = frozenset({"UNION", "INTERSECT", "EXCEPT", "MINUS"})
-_CLAUSES = _SET_OPERATORS | {
+_CLAUSES = SET_OPERATORS | {
     "FROM", "INTO", "WHERE", "GROUP", "HAVING", "WINDOW", "ORDER", "SORT", "CLUSTER", "DISTRIBUTE",
     "LIMIT", "OFFSET", "LATERAL", "PIVOT", "UNPIVOT", "JOIN", "INNER", "CROSS", "LEFT", "RIGHT",
     "FULL", "SEMI", "ANTI", "NATURAL", "ON", "USING", "AS", "WITH", "TABLESAMPLE",
@@ -90,14 +95,14 @@ class Analysis(NamedTuple):
     tokens: Tokens
     found: list[_Found]
     relations: list[_Relation]
-    scopes: _Scopes
+    scopes: Scopes
     table_names: frozenset[int]
     """Indexes of the first tokens of the names of tables and CTEs."""
     case_sensitive: bool
 
     def folded(self, parts: tuple[str, ...]) -> tuple[str, ...]:
         """Return the parts of a name in the form in which names are compared."""
-        return _folded(parts, case_sensitive=self.case_sensitive)
+        return folded_name(parts, case_sensitive=self.case_sensitive)
 
 
 def references_of(sql: str, *, case_sensitive: bool = False) -> list[SourceReference]:
@@ -267,7 +272,7 @@ def analyze(sql: str, *, case_sensitive: bool = False) -> Analysis:
     tokens = Tokens(sql)
     try:
         _require_one_query(tokens)
-        ctes = _Ctes(tokens, case_sensitive=case_sensitive)
+        ctes = Ctes(tokens, case_sensitive=case_sensitive)
         copy = _Copy(tokens, ctes)
         return _analysis(tokens, ctes, copy, _parsed(tokens, copy.sql))
     except RecursionError:
@@ -280,7 +285,7 @@ def _require_one_query(tokens: Tokens) -> None:
     first = next((token for token in tokens if token.text != "("), None)
     if first is None:
         raise tokens.error("SQL text of a view is empty")
-    if first.text not in _QUERY_STARTS:
+    if first.text not in QUERY_STARTS:
         raise tokens.error(_NO_QUERY, first.start)
     ended = False
     for index, token in enumerate(tokens):
@@ -301,96 +306,10 @@ def _require_one_query(tokens: Tokens) -> None:
             raise tokens.error(message, token.start)
 
 
-class _Ctes:
-    """The CTEs of a text.
-
-    A CTE is visible after its definition, until the end of the query that begins with its WITH clause. A recursive CTE
-    is also visible in its own definition. Each query except the outermost one is enclosed in parentheses.
-    """
-
-    def __init__(self, tokens: Tokens, *, case_sensitive: bool) -> None:
-        self.case_sensitive = case_sensitive
-        self.names: set[int] = set()
-        """Indexes of the names in the definitions."""
-        self.closings: set[int] = set()
-        """Indexes of the parentheses that end the definitions."""
-        self._visible: dict[str, list[range]] = {}
-        for index in range(len(tokens)):
-            if tokens.text(index) == "WITH" and (index == 0 or tokens.text(index - 1) == "("):
-                self._add(tokens, index + 1, tokens.closings.get(tokens.openings[index], len(tokens)))
-
-    def is_visible(self, name: str, index: int) -> bool:
-        """Whether a name, at the token with the index `index`, refers to a CTE."""
-        (key,) = _folded((name,), case_sensitive=self.case_sensitive)
-        return any(index in visible for visible in self._visible.get(key, ()))
-
-    def _add(self, tokens: Tokens, name: int, end: int) -> None:
-        """Add the CTEs of a WITH clause.
-
-        Args:
-            name: index of the token after WITH.
-            end: index after the last token of the query that begins with this WITH clause.
-        """
-        recursive = tokens.text(name) == "RECURSIVE" and tokens.text(name + 1) not in ("AS", "(")
-        name += recursive
-        while tokens.is_name(name):
-            body = name + 1
-            if tokens.text(body) == "(" and tokens.text(tokens.closings[body] + 1) in ("AS", "("):
-                body = tokens.closings[body] + 1
-            body += tokens.text(body) == "AS"
-            if tokens.text(body) != "(":
-                return
-            closing = tokens.closings[body]
-            visible = range(body if recursive else closing, end)
-            (key,) = _folded((tokens[name].name,), case_sensitive=self.case_sensitive)
-            self._visible.setdefault(key, []).append(visible)
-            self.names.add(name)
-            self.closings.add(closing)
-            if tokens.text(closing + 1) != ",":
-                return
-            name = closing + 2
-        if tokens.kind(name) == "string":
-            # With spark.sql.ansi.doubleQuotedIdentifiers, Spark takes text in double quotes for a name.
-            raise tokens.error(
-                "the name of a common table expression must not be in quotes; write it in backquotes",
-                tokens[name].start,
-            )
-
-
-class _Scopes:
-    """The scopes of a text, as numbers. A scope is the part of the text in which the relations of one FROM clause are
-    visible. Each operand of a set operator, such as UNION, has its own scope."""
-
-    def __init__(self, tokens: Tokens) -> None:
-        self._parents = [-1]
-        self._of_token: list[int] = []
-        current = {-1: 0}
-        """The latest scope directly in each pair of parentheses, by the index of its opening."""
-        for index, opening in enumerate(tokens.openings):
-            scope = current[opening]
-            if index in tokens.closings:
-                is_query = tokens.text(index + 1) in _QUERY_STARTS
-                current[index] = self._new(scope) if is_query else scope
-            elif tokens.text(index) in _SET_OPERATORS and tokens.text(index - 1) not in ("*", "."):
-                current[opening] = self._new(self._parents[scope])
-            self._of_token.append(current[opening])
-
-    def around(self, index: int) -> list[int]:
-        """Return the scopes that contain a token, the innermost first."""
-        scopes = [self._of_token[index]]
-        while (parent := self._parents[scopes[-1]]) >= 0:
-            scopes.append(parent)
-        return scopes
-
-    def _new(self, parent: int) -> int:
-        self._parents.append(parent)
-        return len(self._parents) - 1
-
-
 class _Copy:
     """The copy of the text that sqlglot parses, and the positions of the clauses that were left out of the copy."""
 
-    def __init__(self, tokens: Tokens, ctes: _Ctes) -> None:
+    def __init__(self, tokens: Tokens, ctes: Ctes) -> None:
         self.clauses: dict[int, int] = {}
         """Index after each clause that the copy lacks, by the index of its first token."""
         self.table_queries: set[int] = set()
@@ -473,19 +392,19 @@ def _time_travel_end(tokens: Tokens, first: int) -> int:
         end += 1
     if {tokens.text(value), tokens.text(end)} & _OPERATORS:
         raise tokens.error("an expression after AS OF must be in parentheses", tokens[first].start)
-    if any(tokens.text(index) in _QUERY_STARTS for index in range(value, end)):
+    if any(tokens.text(index) in QUERY_STARTS for index in range(value, end)):
         raise tokens.error("time travel by a subquery is not supported", tokens[first].start)
     return first if end == value else end
 
 
-def _starts_query(tokens: Tokens, index: int, ctes: _Ctes) -> bool:
+def _starts_query(tokens: Tokens, index: int, ctes: Ctes) -> bool:
     """Whether the word TABLE at `index` starts a query `TABLE name`."""
     if not _precedes_name(tokens, index):
         return False
     before = tokens.text(index - 1)
     if before in ("ALL", "DISTINCT"):
         before = tokens.text(index - 2)
-    return index == 0 or before in ("(", *_SET_OPERATORS) or index - 1 in ctes.closings
+    return index == 0 or before in ("(", *SET_OPERATORS) or index - 1 in ctes.closings
 
 
 def _precedes_name(tokens: Tokens, index: int) -> bool:
@@ -525,14 +444,14 @@ def _parsed(tokens: Tokens, copy: str) -> exp.Query | exp.Values:
     return parsed[0]
 
 
-def _analysis(tokens: Tokens, ctes: _Ctes, copy: _Copy, query: exp.Query | exp.Values) -> Analysis:
+def _analysis(tokens: Tokens, ctes: Ctes, copy: _Copy, query: exp.Query | exp.Values) -> Analysis:
     """Combine the references that sqlglot found with the scopes and clauses that were found from the tokens."""
     from sqlglot import exp
 
     def folded(parts: tuple[str, ...]) -> tuple[str, ...]:
-        return _folded(parts, case_sensitive=ctes.case_sensitive)
+        return folded_name(parts, case_sensitive=ctes.case_sensitive)
 
-    scopes = _Scopes(tokens)
+    scopes = Scopes(tokens)
     by_start = {token.start: index for index, token in enumerate(tokens)}
     found: dict[int, _Found] = {}
     relations: list[_Relation] = []
@@ -631,10 +550,6 @@ def _require_all_found(tokens: Tokens, copy: _Copy, names: set[int], versions: s
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
-
-
-def _folded(parts: tuple[str, ...], *, case_sensitive: bool) -> tuple[str, ...]:
-    return parts if case_sensitive else tuple(part.lower() for part in parts)
 
 
 def _simple_name(text: str) -> tuple[str, ...]:
