@@ -37,9 +37,9 @@ class Request(NamedTuple):
     has_rules: bool = False
     """Whether the realm has access control."""
     allow: Callable[[Catalog, Needs, Callable[[], Asked]], Catalog] | None = None
-    """Raises an error if the caller may not send a request that is a part of this one, and returns the catalog with
-    which to answer it. Takes the catalog, and the needs and parts of the request. None if the realm has no access
-    control."""
+    """Checks whether the caller may send a request that is contained in the body of this one, and returns the catalog
+    with which to answer it. Raises an error if the caller may not. The arguments are the catalog, the needs of the
+    contained request, and its parts. None if the realm has no access control."""
 
     @property
     def principal(self) -> str:

@@ -68,7 +68,7 @@ def test_queries_of_all_shapes_are_refreshed_incrementally(spark: SparkSession, 
 
 
 def is_planned(spark: SparkSession, query: str) -> bool:
-    """Whether Spark can plan a query. Spark 4.1 fails with some unions below joins ("key not found")."""
+    """Whether Spark can plan a query. The optimizer of Spark 4.1 fails for some queries with a union below a join."""
     plan: Any = spark.sql(query)._jdf.queryExecution()
     try:
         plan.executedPlan()
