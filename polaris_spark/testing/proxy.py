@@ -58,8 +58,8 @@ class Faults(NamedTuple):
     directions: tuple[Direction, ...] = get_args(Direction)
     """Where faults are injected: `requests` (client to server), `answers` (server to client), or both."""
     after: int | None = None
-    """Inject no faults in the first exchanges since the proxy started, up to this number (`exchanges`); None for no such
-    limit."""
+    """Number of exchanges since the proxy started (`exchanges`) in which no faults are injected; None for no such
+    number."""
     until: int | None = None
     """Maximum total number of faults since the proxy started (`happened.total()`); None for no limit."""
 
