@@ -1,9 +1,9 @@
 """The routes that this product adds to the Iceberg REST protocol, below `polaris-spark/v1`.
 
-The extension's routes call procedures, control their runs, read the system views, return the changes of
-a branch, and tell how to read materialized views. The routes of the management API, below `api/management/v1`, manage
-catalogs. `ROUTER` contains these routes
-and the Iceberg routes. `connect` opens a catalog whose session answers all of them.
+The extension's routes call procedures, control their runs, read the system views, return the changes of a branch, tell
+how to read materialized views, and whether an engine may delete files of a table. The routes of the management API,
+below `api/management/v1`, manage catalogs. `ROUTER` contains these
+routes and the Iceberg routes. `connect` opens a catalog whose session answers all of them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from polaris_spark.extension import (
     materialized_views,
     policies,
     procedures,
+    tables,
     views,
 )
 from polaris_spark.rest import opening
@@ -31,6 +32,7 @@ ROUTER = Router(
         *procedures.ROUTES,
         *views.ROUTES,
         *materialized_views.ROUTES,
+        *tables.ROUTES,
         *changes.ROUTES,
         *management.ROUTES,
         *management_access.ROUTES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import count
 from typing import Literal, TypeVar
 
@@ -26,7 +26,6 @@ from polaris_spark.catalog.entities.entities import (
 from polaris_spark.catalog.entities.listing import list_names
 from polaris_spark.catalog.entities.materialized_views import storage_name
 from polaris_spark.catalog.files.locations import Holdings
-from polaris_spark.catalog.merges.transactions import is_open_transaction
 from polaris_spark.catalog.metadata.metadata_paths import metadata_directory
 from polaris_spark.catalog.metadata.renderer import render
 from polaris_spark.catalog.metadata.rows import ObjectReader, Table, View
@@ -67,6 +66,7 @@ from polaris_spark.rest.credential_routes import (
 from polaris_spark.rest.namespace_routes import PAGES, page
 from polaris_spark.rest.request import NO_CONTENT, NotModified, Request, Response, json_response
 from polaris_spark.rest.router import Route
+from polaris_spark.rest.shared_tables import require_removable_snapshots
 from polaris_spark.rest.snapshots import pin
 
 log = logging.getLogger("polaris_spark")
@@ -285,26 +285,9 @@ def commit_table(catalog: Catalog, request: Request) -> Response:
             f"the request's path is for {name}, but its body is for {identifier_name(body.identifier)}"
         )
     commit = TableCommit(name, body.requirements or [], body.updates or [])
-    refuse_removal_of_snapshots(catalog, [commit])
+    require_removable_snapshots(catalog, [commit])
     stored = commit_updates(catalog, CommitTable(catalog.context, request.operation(), commit))
     return response_after_commit(lambda: answer(catalog.reader, stored, mode))
-
-
-def refuse_removal_of_snapshots(catalog: Catalog, commits: Sequence[TableCommit]) -> None:
-    """Refuse to remove snapshots in an open transaction.
-
-    Raises:
-        BadRequestError: a commit removes snapshots, and the client gets the answer before the transaction is committed.
-    """
-    if not is_open_transaction(catalog):
-        return
-    for commit in commits:
-        if any(str(one.get("action")).lower() == "remove-snapshots" for one in commit.updates):
-            raise BadRequestError(
-                f"snapshots of {commit.name} cannot be removed in a transaction, because clients such as Iceberg's "
-                "expire_snapshots delete the files of the snapshots at once, and a rollback could not restore them; "
-                "commit the transaction or roll it back first"
-            )
 
 
 def drop_table(catalog: Catalog, request: Request) -> Response:

@@ -23,10 +23,10 @@ from polaris_spark.errors import BadRequestError, NotFoundError, PolarisError
 from polaris_spark.rest import messages, namespace_routes, table_routes, view_routes
 from polaris_spark.rest.request import NO_CONTENT, Request, Response
 from polaris_spark.rest.router import Route, Router
+from polaris_spark.rest.shared_tables import require_removable_snapshots
 from polaris_spark.rest.table_routes import (
     commit_updates,
     identifier_name,
-    refuse_removal_of_snapshots,
 )
 
 _CHANGES = Router(
@@ -52,7 +52,7 @@ def commit_transaction(catalog: Catalog, request: Request) -> Response:
     if not operation.id:
         operation = operation._replace(id=new_operation_id(catalog.context.clock.now_ms()))
     if not body.requests:
-        refuse_removal_of_snapshots(catalog, commits)
+        require_removable_snapshots(catalog, commits)
         commit_updates(catalog, CommitTables(catalog.context, operation, commits))
         return NO_CONTENT
     parts = []

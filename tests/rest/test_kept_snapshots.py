@@ -12,7 +12,7 @@ from polaris_spark.clock import ManualClock
 from polaris_spark.errors import MergeConflictError
 from polaris_spark.jobs.registry import call
 from tests.rest.appends import appendable, attempt, new_append, send, write_manifests
-from tests.rest.client import Client, Json
+from tests.rest.client import Client, Json, table
 from tests.rest.conftest import OpenBranch
 from tests.rest.kinds import add_schema, column, spec, statistics
 
@@ -204,6 +204,7 @@ def test_a_merge_takes_over_that_snapshots_expired(pair: Pair) -> None:
 
 
 def test_a_transaction_removes_the_snapshots_that_its_requests_remove(pair: Pair) -> None:
+    pair.dev.ok("DELETE", table("t"))
     second = pair.append(pair.main)
     to_first = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": pair.first}
     session, moves = pair.main.session, iter((lambda: pair.main.create("other"),))

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from polaris_spark.catalog.entities.entities import TableName
+from polaris_spark.catalog.tables.table_changes import CommitTable, TableCommit
 from polaris_spark.commits.change import Operation
 from tests.rest.client import Client, Json, identifier, rename, set_properties, table, table_request, tables
 from tests.rest.conftest import Open
@@ -249,7 +251,8 @@ def test_branches_that_went_apart_are_not_confused(long: Client, opened: Open) -
     branch = inner.reference.replace("/main", "/dev")
     inner.references.create(branch, Operation(b"", "me"), source=inner.head())
     dev = opened(str(long.session.properties.store), None, branch="dev")
-    commit(long, remove(1))
+    change = TableCommit(TableName(("db",), "t"), [], [remove(1)])  # as a job does: a client may not
+    inner.commit(CommitTable(inner.context, Operation(b"", "me"), change))
     on_main, on_dev = commit(long, *append(7)), commit(dev, *append(6))
     assert on_main.table == on_dev.table
     assert ids(ask(long, on_main, on_dev)["snapshots"]) == [2, 3, 4, 5, 7]

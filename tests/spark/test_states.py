@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, SparkRuntimeException
 from pyspark.sql import SparkSession
 
 import polaris_spark
@@ -58,6 +58,33 @@ def test_names_of_tables_say_which_state_is_meant(spark: SparkSession, dev: str)
     assert rows(spark, joined) == [(3,)]
     with pytest.raises(ERRORS, match="cannot be changed"):
         run(spark, f"INSERT INTO {dev}.`t@{number}` VALUES (4)")
+
+
+def test_icebergs_procedures_do_not_delete_files_that_another_branch_reads(
+    spark: SparkSession, dev: str
+) -> None:
+    overwrite = f"INSERT OVERWRITE {dev}.t VALUES (3)"
+    run(spark, overwrite)
+    removal = (
+        f"CALL polaris.system.remove_orphan_files(table => '{dev}.t', older_than => now() - INTERVAL 2 DAYS"
+    )
+    holder = "because the branch 'dev' of the catalog also has the table"
+    name = dev.split(".")[1]
+    for statement, job in (
+        (f"CALL polaris.system.expire_snapshots('{dev}.t', now(), 1)", "expire"),
+        (f"{removal})", "remove_orphans"),
+        (f"{removal.replace('.t', '.`t@dev`')})", "remove_orphans"),
+    ):
+        expected = f"{holder}.*CALL system.{job}\\(table => '{name}.t'\\) instead"
+        with pytest.raises(SparkRuntimeException, match=expected.replace("'dev'", "'(dev|main)'")):
+            run(spark, statement)
+    assert rows(spark, f"{removal}, dry_run => true)") == []
+    assert rows(spark, f"SELECT id FROM {dev}.`t@dev`") == [(1,), (2,)]
+    run(spark, f"DROP TABLE {dev}.`t@dev`", f"CALL polaris.system.expire_snapshots('{dev}.t', now(), 1)")
+    run(spark, f"{removal})")
+    assert rows(spark, f"SELECT count(*) FROM {dev}.t.snapshots") == [(1,)]
+    with pytest.raises(ERRORS, match="missing"):
+        run(spark, removal.replace(".t'", ".missing'") + ")")
 
 
 def test_tables_and_views_are_created_renamed_and_dropped_by_names_with_a_state(

@@ -85,9 +85,14 @@ public class PolarisCatalog extends SparkCatalog {
         SystemViews.isSystem(identifier.namespace())
             && !SparkProcedures.names().contains(identifier.name().toLowerCase(Locale.ROOT));
     UnboundProcedure found = isOurs ? procedures.find(identifier.name()) : null;
-    return found == null
-        ? UserError.converting(UnboundProcedure.class, super.loadProcedure(identifier))
-        : found;
+    if (found != null) {
+      return found;
+    }
+    UnboundProcedure icebergs = super.loadProcedure(identifier);
+    if (icebergs.name().equals(OrphanRemoval.NAME)) {
+      icebergs = new OrphanRemoval(icebergs, this, procedures);
+    }
+    return UserError.converting(UnboundProcedure.class, icebergs);
   }
 
   @Override

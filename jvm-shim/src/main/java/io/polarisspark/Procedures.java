@@ -75,10 +75,23 @@ final class Procedures {
   }
 
   private Reply askMaterializedView(Identifier identifier, String question, Map<String, ?> message) {
-    String namespace = encoded(String.join("\u001f", identifier.namespace()));
-    String view = namespace + "/materialized-views/" + encoded(identifier.name());
-    String path = PATH + "namespaces/" + view + "/" + question;
+    String path = path(identifier, "materialized-views", question);
     return python.ask(configuration, session.name(), "POST", path, Json.write(message));
+  }
+
+  /** Checks that no other branch or tag of the catalog has a table, whose orphan files Iceberg is to remove. */
+  void allowOrphanRemoval(Identifier table) {
+    String path = path(table, "tables", "allow-orphan-removal");
+    Reply reply = python.ask(configuration, session.name(), "POST", path, null);
+    if (reply.status() >= 400) {
+      resultOf(reply);
+    }
+  }
+
+  private static String path(Identifier identifier, String kind, String question) {
+    String namespace = encoded(String.join("\u001f", identifier.namespace()));
+    String named = namespace + "/" + kind + "/" + encoded(identifier.name());
+    return PATH + "namespaces/" + named + "/" + question;
   }
 
   /** Returns the columns of a system view that is read with these options; null if there is no such view. */
