@@ -152,46 +152,52 @@ def require_refresh_only(draft: TableDraft, table: TableName, view: View) -> Non
                 f"the columns and the location of {table} are those of its materialized view and cannot be changed "
                 f"({action}); use CREATE OR REPLACE MATERIALIZED VIEW"
             )
-    current = document_of(old).get(CURRENT_REFRESH)
     for id in draft.added_snapshots:
-        snapshot = draft.snapshots.get(id) or {}
-        summary = snapshot.get("summary") or {}
-        if REFRESH not in summary:
-            if summary.get("operation") != "replace":
+        summary = (draft.snapshots.get(id) or {}).get("summary") or {}
+        if REFRESH in summary:
+            _require_valid_refresh(refresh_of_snapshot(summary), table, view, before)
+            if draft.current_snapshot_id != id:
                 raise BadRequestError(
-                    f"{table} is a storage table; only REFRESH MATERIALIZED VIEW writes its rows"
+                    f"the refresh of {table} does not make its snapshot current in the branch main; unset "
+                    "spark.wap.branch and spark.wap.id, and refresh the view again",
+                    type="ValidationException",
                 )
-            if not has_current_columns(before, before.current_snapshot_id):
-                raise BadRequestError(
-                    f"the current rows of {table} have the columns of an earlier version of its view, and a compaction "
-                    "would lose their values; refresh the view first"
-                )
-            continue
-        refresh = refresh_of_snapshot(summary)
-        if refresh.get("view-uuid") != view.uuid or refresh["version-id"] != view.current_version_id:
+        elif summary.get("operation") != "replace":
             raise BadRequestError(
-                f"the refresh of {table} computed version {refresh['version-id']} of the view, but its current "
-                f"version is {view.current_version_id}; refresh the view again",
-                type="ValidationException",
+                f"{table} is a storage table; only REFRESH MATERIALIZED VIEW writes its rows"
             )
-        ids = shown_column_ids(before)
-        if refresh.get(COLUMN_IDS, ids) != ids:
-            # The view can have been replaced and replaced back, and then has the version that it had.
+        elif not has_current_columns(before, before.current_snapshot_id):
             raise BadRequestError(
-                f"the columns of {table} were replaced during its refresh; refresh the view again",
-                type="ValidationException",
+                f"the current rows of {table} have the columns of an earlier version of its view, and a compaction "
+                "would lose their values; refresh the view first"
             )
-        if draft.current_snapshot_id != id:
-            raise BadRequestError(
-                f"the refresh of {table} does not make its snapshot current in the branch main; unset spark.wap.branch "
-                "and spark.wap.id, and refresh the view again",
-                type="ValidationException",
-            )
-        if refresh.get("replaces") != current:
-            raise BadRequestError(
-                f"another refresh of {table} was committed first; nothing was changed",
-                type="ValidationException",
-            )
+
+
+def _require_valid_refresh(refresh: Json, table: TableName, view: View, before: TableDraft) -> None:
+    """Check that a refresh computed the current version of the view, with its current columns, and began after the last
+    committed refresh.
+
+    Args:
+        before: the storage table without the refresh.
+    """
+    if refresh.get("view-uuid") != view.uuid or refresh["version-id"] != view.current_version_id:
+        raise BadRequestError(
+            f"the refresh of {table} computed version {refresh['version-id']} of the view, but its current "
+            f"version is {view.current_version_id}; refresh the view again",
+            type="ValidationException",
+        )
+    ids = shown_column_ids(before)
+    if refresh.get(COLUMN_IDS, ids) != ids:
+        # The view can have been replaced and replaced back, and then has the version that it had.
+        raise BadRequestError(
+            f"the columns of {table} were replaced during its refresh; refresh the view again",
+            type="ValidationException",
+        )
+    if refresh.get("replaces") != document_of(before.properties).get(CURRENT_REFRESH):
+        raise BadRequestError(
+            f"another refresh of {table} was committed first; nothing was changed",
+            type="ValidationException",
+        )
 
 
 def _shows_same_columns(draft: TableDraft) -> bool:

@@ -474,15 +474,9 @@ def _analysis(tokens: Tokens, ctes: Ctes, copy: _Copy, query: exp.Query | exp.Va
         if index in names:
             continue  # sqlglot repeats parts of a pipe
         names.add(index)
-        after, version, option_clause, options = end, "", None, list[str]()
-        while after in copy.clauses:
-            clause, after = after, copy.clauses[after]
-            if tokens.text(clause) == "WITH":
-                option_clause = tokens[clause].start, tokens[after - 1].end
-                options += _option_names(tokens, clause, after)
-            if tokens.text(clause) not in ("WITH", "TABLESAMPLE"):
-                versions.add(clause)
-                version = tokens.sql[tokens[clause].start : tokens[after - 1].end]
+        clauses = _clauses_after(tokens, copy, end)
+        versions.update(clauses.versions)
+        after = clauses.end
         # Aliases of other clauses, such as PIVOT, do not belong to the table.
         alias = table.args.get("alias")
         alias_start = alias.this.meta.get("start", -1) if alias is not None and alias.this is not None else -1
@@ -499,8 +493,10 @@ def _analysis(tokens: Tokens, ctes: Ctes, copy: _Copy, query: exp.Query | exp.Va
         if keyword is not None and isinstance(owner, exp.Func) and not isinstance(owner, exp.Exists):
             raise tokens.error(_NO_ARGUMENT, keyword)  # sqlglot would take further arguments for tables
         start, stop = tokens[index].start, tokens[end - 1].end
-        reference = SourceReference(parts, start, stop, version, tokens.sql[start:stop], tuple(options))
-        found[start] = _Found(reference, scope, has_alias, option_clause, tokens[after - 1].end, keyword)
+        reference = SourceReference(
+            parts, start, stop, clauses.version, tokens.sql[start:stop], tuple(clauses.options)
+        )
+        found[start] = _Found(reference, scope, has_alias, clauses.options_at, tokens[after - 1].end, keyword)
     for alias in query.find_all(exp.TableAlias):
         if isinstance(alias.this, exp.Identifier) and not isinstance(alias.parent, exp.CTE):
             index = by_start.get(alias.this.meta.get("start", -1), -1)
@@ -509,6 +505,36 @@ def _analysis(tokens: Tokens, ctes: Ctes, copy: _Copy, query: exp.Query | exp.Va
     _require_all_found(tokens, copy, names, versions)
     in_order = [found[start] for start in sorted(found)]
     return Analysis(tokens, in_order, relations, scopes, frozenset(names | ctes.names), ctes.case_sensitive)
+
+
+class _Clauses(NamedTuple):
+    """The clauses that directly follow the name of a table, such as a version, options or a sample."""
+
+    end: int
+    """Index of the first token after the clauses."""
+    versions: list[int]
+    """Indexes of the first tokens of the clauses that give a version."""
+    version: str
+    """Text of the last of these clauses; empty if there is none."""
+    options: list[str]
+    """Names of the options."""
+    options_at: tuple[int, int] | None
+    """Begin and end of the clause with options in the SQL text."""
+
+
+def _clauses_after(tokens: Tokens, copy: _Copy, end: int) -> _Clauses:
+    """Return the clauses after the name of a table that ends before the index `end`."""
+    after, version, options_at = end, "", None
+    versions, options = list[int](), list[str]()
+    while after in copy.clauses:
+        clause, after = after, copy.clauses[after]
+        if tokens.text(clause) == "WITH":
+            options_at = tokens[clause].start, tokens[after - 1].end
+            options += _option_names(tokens, clause, after)
+        elif tokens.text(clause) != "TABLESAMPLE":
+            versions.append(clause)
+            version = tokens.sql[tokens[clause].start : tokens[after - 1].end]
+    return _Clauses(after, versions, version, options, options_at)
 
 
 def _option_names(tokens: Tokens, first: int, end: int) -> Iterator[str]:
