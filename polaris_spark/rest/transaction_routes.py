@@ -63,6 +63,7 @@ def commit_transaction(catalog: Catalog, request: Request) -> Response:
     def work(copy: Catalog) -> None:
         if commits:
             own = Operation(b"", request.principal, notes=request.notes)
+            require_removable_snapshots(copy, commits)
             commit_updates(copy, CommitTables(catalog.context, own, commits))
         _carry_out(copy, parts, request)
 

@@ -127,7 +127,7 @@ CASES = [
         {"uuid": "u", "version-id": 1, "session": {}},
     ),
     Case("POST", "polaris-spark/v1/namespaces/db/materialized-views/v/as-of", {}),
-    Case("POST", "polaris-spark/v1/namespaces/db/tables/t/allow-orphan-removal"),
+    Case("POST", "polaris-spark/v1/namespaces/db/tables/t/check-deletion"),
     Case("GET", P),
     Case("POST", P, {"name": "new", "type": "system.snapshot-expiry", "content": '{"enable": true}'}),
     Case("GET", f"{P}/p"),

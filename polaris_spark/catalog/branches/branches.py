@@ -7,6 +7,7 @@ commits. Its row keeps its commit, and the files that the commit needs, as the r
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -14,10 +15,12 @@ from polaris_spark.catalog.branches.merge_base import BeginBranch, Contained
 from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.catalog.catalogs.property_changes import bind_branch
 from polaris_spark.catalog.catalogs.references import head_name, heads_prefix, tag_name, tags_prefix
+from polaris_spark.catalog.files.locations import Holdings, overlapping
+from polaris_spark.catalog.rows import IDS, id_bytes
 from polaris_spark.commits.as_of import AsOf, pinned
 from polaris_spark.commits.change import Operation
 from polaris_spark.commits.rows import Commit, Head
-from polaris_spark.commits.state import CommitReader
+from polaris_spark.commits.state import CommitReader, reading_state
 from polaris_spark.errors import (
     AlreadyExistsError,
     BadRequestError,
@@ -28,7 +31,8 @@ from polaris_spark.errors import (
     ReferenceGoneError,
 )
 from polaris_spark.names import AREA, MAIN, problem_of_part
-from polaris_spark.system.registrations import Description, Registered, Registration
+from polaris_spark.system.lost_rows import strict_reader
+from polaris_spark.system.registrations import Description, Registered, Registration, group_of, name_parts
 
 Kind = Literal["branch", "tag"]
 
@@ -229,6 +233,32 @@ def references_of(catalog: Catalog, kind: Kind, name: str) -> tuple[str, str]:
     branch were a tag, or the tag a branch."""
     names = head_name(catalog.row, name), tag_name(catalog.row, name)
     return names if kind == "branch" else names[::-1]
+
+
+def other_holders(catalog: Catalog, own: str, entity_id: int, places: Holdings) -> Iterator[Registered]:
+    """Yield the branches and tags that may need files of a table, except one branch: those that contain the table, or
+    another table or view that uses one of its locations. Yield also dropped ones that can be restored.
+
+    Args:
+        own: name of the branch that is left out.
+        entity_id: entity id of the table, which is the same in all branches and tags.
+        places: the locations that the table uses.
+    Raises:
+        CorruptionError: a branch or tag cannot be read, or its row was lost.
+    """
+    references, left_out = catalog.references, head_name(catalog.row, own)
+    reader = strict_reader(references.store, references.clock)
+    for one in reader.listed():
+        if name_parts(one.name) is None or group_of(one.name) != group_of(left_out) or one.name == left_out:
+            continue
+        head = reader.head_of(one)
+        if head.given_up:  # since the registry was read
+            continue
+        state = reading_state(reader.open(head))
+        if state.lookup(IDS, id_bytes(entity_id)) or any(
+            overlapping(state, place) for place in places.owned | places.unconfirmed
+        ):
+            yield one
 
 
 def _bound(catalog: Catalog, kind: Kind, name: str, operation: Operation, made: Registered) -> Branch:

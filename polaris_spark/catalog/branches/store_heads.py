@@ -9,7 +9,7 @@ from typing import NamedTuple
 from polaris_spark.backends.base import Backend
 from polaris_spark.catalog.catalogs.references import CATALOGS, catalogs_in, dropped_in
 from polaris_spark.catalog.entities.identifiers import dotted
-from polaris_spark.catalog.rows import IDS, CatalogRow, id_bytes
+from polaris_spark.catalog.rows import CatalogRow
 from polaris_spark.clock import Clock
 from polaris_spark.commits.rows import Commit, Head
 from polaris_spark.commits.state import CommitReader
@@ -19,9 +19,7 @@ from polaris_spark.names import MAIN
 from polaris_spark.store.objects import ObjectStore
 from polaris_spark.system.lost_rows import strict_reader, unlisted
 from polaris_spark.system.realms import MOVED_TO, RealmRecord, Realms, RealmState
-from polaris_spark.system.reference_reader import ReferenceReader
-from polaris_spark.system.registrations import NameParts, group_of, name_parts
-from polaris_spark.system.registry import References
+from polaris_spark.system.registrations import name_parts
 
 _GONE = (RealmState.PURGING, RealmState.PURGED, RealmState.GONE)
 """States of realms that cannot be recovered."""
@@ -111,24 +109,3 @@ def refuse_unlisted(record: RealmRecord, store: ObjectStore) -> None:
                 f"the registry of realm {record.name!r} does not list reference {row_name!r}, which was not dropped; "
                 "run polaris-spark recover first"
             )
-
-
-def other_holders(references: References, own: str, entity_id: int) -> Iterator[NameParts]:
-    """Yield the branches and tags of a catalog that contain an entity, except one branch. Yield also dropped ones that
-    can be restored.
-
-    Args:
-        references: the references of the realm.
-        own: name of the reference of the branch that is left out.
-        entity_id: the entity, which has this id in all branches and tags.
-    Raises:
-        CorruptionError: a head cannot be read.
-    """
-    reader, catalog = ReferenceReader(references.store), group_of(own)
-    for one in references.listed():
-        parts = name_parts(one.name)
-        if parts is None or parts.catalog != catalog or one.name == own:
-            continue
-        head = reader.head_of(one)
-        if not head.given_up and reader.open(head).index(IDS).get(id_bytes(entity_id)) is not None:
-            yield parts

@@ -89,10 +89,8 @@ public class PolarisCatalog extends SparkCatalog {
       return found;
     }
     UnboundProcedure icebergs = super.loadProcedure(identifier);
-    if (icebergs.name().equals(OrphanRemoval.NAME)) {
-      icebergs = new OrphanRemoval(icebergs, this, procedures);
-    }
-    return UserError.converting(UnboundProcedure.class, icebergs);
+    return UserError.converting(
+        UnboundProcedure.class, DeletingProcedure.of(icebergs, this, procedures));
   }
 
   @Override

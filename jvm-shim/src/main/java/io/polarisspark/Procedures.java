@@ -79,11 +79,14 @@ final class Procedures {
     return python.ask(configuration, session.name(), "POST", path, Json.write(message));
   }
 
-  /** Checks that no other branch or tag of the catalog has a table, whose orphan files Iceberg is to remove. */
-  void allowOrphanRemoval(Identifier table) {
-    String path = path(table, "tables", "allow-orphan-removal");
+  /**
+   * Checks that no other branch or tag of the catalog may need files of a table, before Iceberg deletes those that the
+   * branch of the session does not need. Does nothing if there is no such table.
+   */
+  void checkDeletion(Identifier table) {
+    String path = path(table, "tables", "check-deletion");
     Reply reply = python.ask(configuration, session.name(), "POST", path, null);
-    if (reply.status() >= 400) {
+    if (reply.status() >= 400 && reply.status() != 404) {
       resultOf(reply);
     }
   }

@@ -1,6 +1,8 @@
 package io.polarisspark;
 
+import java.util.Arrays;
 import java.util.Iterator;
+import java.util.Set;
 import org.apache.iceberg.spark.PathIdentifier;
 import org.apache.iceberg.spark.Spark3Util;
 import org.apache.spark.sql.SparkSession;
@@ -15,12 +17,19 @@ import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.types.StructType;
 
 /**
- * Iceberg's procedure {@code remove_orphan_files}, which knows one branch of the catalog only. It is refused for a table
- * that other branches or tags have, too, except as a dry run.
+ * A procedure of Iceberg that deletes files of a table. It knows one branch of the catalog only, so it is refused if
+ * other branches or tags may need the files. A dry run is allowed.
  */
-record OrphanRemoval(UnboundProcedure icebergs, TableCatalog catalog, Procedures procedures)
+record DeletingProcedure(UnboundProcedure icebergs, TableCatalog catalog, Procedures procedures)
     implements UnboundProcedure {
-  static final String NAME = "remove_orphan_files";
+  private static final Set<String> NAMES = Set.of("expire_snapshots", "remove_orphan_files");
+
+  /** Returns a procedure of Iceberg, with the check if it deletes files of tables. */
+  static UnboundProcedure of(UnboundProcedure icebergs, TableCatalog catalog, Procedures procedures) {
+    return NAMES.contains(icebergs.name())
+        ? new DeletingProcedure(icebergs, catalog, procedures)
+        : icebergs;
+  }
 
   @Override
   public String name() {
@@ -62,24 +71,31 @@ record OrphanRemoval(UnboundProcedure icebergs, TableCatalog catalog, Procedures
     @Override
     public Iterator<Scan> call(InternalRow input) {
       int dryRun = position("dry_run");
-      if (input.isNullAt(dryRun) || !input.getBoolean(dryRun)) {
-        requireUnshared(input.getString(position("table")));
+      if (dryRun < 0 || input.isNullAt(dryRun) || !input.getBoolean(dryRun)) {
+        checkDeletion(input.getString(position("table")));
       }
       return icebergs.call(input);
     }
 
-    private void requireUnshared(String table) {
+    private void checkDeletion(String table) {
       Identifier identifier;
       try {
         identifier = Spark3Util.catalogAndIdentifier(SparkSession.active(), table, catalog).identifier();
       } catch (ParseException unreadable) {
         return; // Iceberg reports it
       }
-      if (identifier.namespace().length > 0 && !(identifier instanceof PathIdentifier)) {
-        procedures.allowOrphanRemoval(identifier);
+      String[] namespace = identifier.namespace();
+      if (namespace.length == 0 || identifier instanceof PathIdentifier) {
+        return;
+      }
+      procedures.checkDeletion(identifier);
+      if (namespace.length > 1) { // such as t.branch_main, which Iceberg loads as t
+        int last = namespace.length - 1;
+        procedures.checkDeletion(Identifier.of(Arrays.copyOf(namespace, last), namespace[last]));
       }
     }
 
+    /** Returns the position of a parameter, or -1 if the procedure does not have it. */
     private int position(String name) {
       ProcedureParameter[] all = parameters();
       for (int i = 0; i < all.length; i++) {
@@ -87,7 +103,7 @@ record OrphanRemoval(UnboundProcedure icebergs, TableCatalog catalog, Procedures
           return i;
         }
       }
-      throw new IllegalStateException("Iceberg's procedure " + name() + " has no parameter " + name);
+      return -1;
     }
   }
 }
