@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -46,6 +47,10 @@ INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.facto
 """Options of Spark that let it interpret queries. Compiling takes most of the time of a query over a few rows. The
 programs that tests start compile queries, as by default."""
 
+MEMORY = Path("/dev/shm")
+ENOUGH_MEMORY = 8 * 2**30
+"""Least free memory in `MEMORY` with which the tests write their files there, in bytes."""
+
 _numbers = count(1)
 
 # Examples of random tests have no deadline, because their duration depends on the machine.
@@ -63,6 +68,34 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     os.environ.setdefault("JAVA_TOOL_OPTIONS", QUICK_JAVA + classes)
     config.option.loadscopereorder = False  # the order is that of `pytest_collection_modifyitems`
+    if config.option.numprocesses and not is_of_several(config):
+        write_to_memory(config)
+        keep_compiled(config)
+
+
+def write_to_memory(config: pytest.Config) -> None:
+    """Let the tests write their files to memory if there is enough: they would wait for a disk most of the time. The
+    files are removed at the end of the run. If TMPDIR is set, it is used instead."""
+    if "TMPDIR" in os.environ or not MEMORY.exists() or shutil.disk_usage(MEMORY).free < ENOUGH_MEMORY:
+        return
+    for left in MEMORY.glob("pytest-*"):
+        if (
+            left.stat().st_uid == os.getuid()
+            and not Path("/proc", left.name.removeprefix("pytest-")).exists()
+        ):
+            shutil.rmtree(left, ignore_errors=True)  # a run left it that was killed
+    folder = MEMORY / f"pytest-{os.getpid()}"
+    folder.mkdir()
+    folder.chmod(0o755)  # servers that refuse to run as root read and write there, too
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+def keep_compiled(config: pytest.Config) -> None:
+    """Let the processes that tests start keep the modules that they compile, although PYTHONDONTWRITEBYTECODE is set:
+    each of them would compile the whole package again."""
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", "") and config.cache is not None:
+        os.environ["PYTHONPYCACHEPREFIX"] = str(config.cache.mkdir("compiled"))
 
 
 class FromBothEnds(LoadFileScheduling):
