@@ -94,8 +94,9 @@ def write_to_memory(config: pytest.Config) -> None:
 def keep_compiled(config: pytest.Config) -> None:
     """Let the processes that tests start keep the modules that they compile, although PYTHONDONTWRITEBYTECODE is set:
     each of them would compile the whole package again."""
-    if os.environ.pop("PYTHONDONTWRITEBYTECODE", "") and config.cache is not None:
-        os.environ["PYTHONPYCACHEPREFIX"] = str(config.cache.mkdir("compiled"))
+    cache = getattr(config, "cache", None)  # `-p no:cacheprovider` leaves it out
+    if cache is not None and os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+        os.environ["PYTHONPYCACHEPREFIX"] = str(cache.mkdir("compiled"))
 
 
 class FromBothEnds(LoadFileScheduling):
