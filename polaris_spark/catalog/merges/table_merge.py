@@ -17,7 +17,7 @@ already has. `snapshot_merge` merges snapshots, branches and tags.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from polaris_spark.catalog.merges.snapshot_merge import (
@@ -32,6 +32,7 @@ from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.pieces import NumberedPieces
 from polaris_spark.catalog.metadata.rows import ObjectReader
 from polaris_spark.catalog.metadata.table_pieces import LAST_ADDED
+from polaris_spark.catalog.metadata.transforms import check_readable
 from polaris_spark.catalog.tables.schema_merge import with_merged_columns
 from polaris_spark.clock import CheckTime
 from polaris_spark.errors import BadRequestError, CommitFailedError
@@ -134,10 +135,12 @@ class _Merge(SnapshotMerge):
             self._merge_columns(schema_merge)
             return
         known = set(base.schemas.ids())
+        needed = {(theirs.snapshots.get(id) or {}).get("schema-id") for id in self._new}
         for id, schema in theirs.schemas.all():
             digest = ours.schemas.digest(schema)
-            if id not in known and ours.schemas.like(digest) is None:
-                if self._both_added_columns:
+            # This branch may have removed a schema of the base that new snapshots of the other side need.
+            if (id not in known or id in needed) and ours.schemas.like(digest) is None:
+                if id not in known and self._both_added_columns:
                     raise TableConflictError("both sides added columns")
                 self._apply({"action": "add-schema", "schema": schema})
             found = ours.schemas.like(digest)
@@ -169,7 +172,10 @@ class _Merge(SnapshotMerge):
 
     def specs(self) -> None:
         """Add the new partition specs of the other side, and merge the choice of the default spec."""
-        self._numbered("spec", self.base.specs, self.ours.specs, self.theirs.specs, "partition spec")
+        specs = (self.base.specs, self.ours.specs, self.theirs.specs)
+        chosen = self.base.default_spec_id != self.theirs.default_spec_id
+        needed = [*self.theirs.specs.ids()] if self._new else [self.theirs.default_spec_id] * chosen
+        self._numbered("spec", *specs, "partition spec", needed)
         default = merged_value(
             self.base.default_spec_id,
             self.ours.default_spec_id,
@@ -182,7 +188,11 @@ class _Merge(SnapshotMerge):
     def sort_orders(self) -> None:
         """Add the new sort orders of the other side, and merge the choice of the default order."""
         orders = (self.base.sort_orders, self.ours.sort_orders, self.theirs.sort_orders)
-        self._numbered("sort-order", *orders, "sort order")
+        chosen = self.base.default_sort_order_id != self.theirs.default_sort_order_id
+        needed = (
+            [*self.theirs.sort_orders.ids()] if self._new else [self.theirs.default_sort_order_id] * chosen
+        )
+        self._numbered("sort-order", *orders, "sort order", needed)
         default = merged_value(
             self.base.default_sort_order_id,
             self.ours.default_sort_order_id,
@@ -193,16 +203,38 @@ class _Merge(SnapshotMerge):
             self._apply({"action": "set-default-sort-order", "sort-order-id": default})
 
     def _numbered(
-        self, field: str, base: NumberedPieces, ours: NumberedPieces, theirs: NumberedPieces, label: str
+        self,
+        field: str,
+        base: NumberedPieces,
+        ours: NumberedPieces,
+        theirs: NumberedPieces,
+        label: str,
+        needed: Collection[int],
     ) -> None:
-        """Add new partition specs or sort orders. They must get the ids that they have on the other side, because data
-        files and manifests have these ids."""
+        """Add new partition specs or sort orders, and those that this branch removed but the other side needs. They
+        must get the ids that they have on the other side, because data files and manifests have these ids.
+
+        Args:
+            needed: ids of the specs or orders that the changes of the other side may need.
+        """
         known = set(base.ids())
         for id, piece in theirs.all():
             if id not in known and ours.like(ours.digest(piece)) is None:
                 self._apply({"action": f"add-{field}", field: piece})
             if id not in known and ours.like(ours.digest(piece)) != id:
                 raise TableConflictError(f"both sides added a {label}")
+            if id not in needed:
+                continue
+            if id not in ours:
+                if field == "spec":
+                    check_readable(piece, self.ours.current_schema())
+                    self.ours.spec_fields.add(id, piece)
+                ours.add(id, piece)
+                self.ours.record(f"add-{field}", id)
+            elif ours.get(id) != piece:
+                raise TableConflictError(
+                    f"the {label} with the id {id} of this branch is not the one with this id in the other state"
+                )
 
     def statistics(self) -> None:
         """Merge the statistics files of the snapshots that are in both versions. A rollback changes none."""
