@@ -50,6 +50,7 @@ from polaris_spark.catalog.rows import (
     TABLE,
     VIEW,
     Namespace,
+    Unloaded,
     id_bytes,
     id_from,
 )
@@ -132,6 +133,10 @@ class MergeRun(StepRun):
         id, base, theirs = change
         if theirs in (ours, base):
             return None
+        if ours != base or self.difference.restores:
+            base, theirs = self._without_loads(base, ours, theirs)
+            if theirs in (ours, base):
+                return None
         if ours == base and self._rolls_back(base, theirs):
             assert theirs is not None
             assert base is not None
@@ -168,6 +173,30 @@ class MergeRun(StepRun):
             new = Version(key, ours.content)
             return None if new == ours else Step(id, ours, new, change, "renamed")
         return Step(id, ours, Version(key, ours.content), change, "merged", merges=True)
+
+    def _without_loads(
+        self, base: Version | None, ours: Version | None, theirs: Version | None
+    ) -> tuple[Version | None, Version | None]:
+        """Return the version at the base and the other version of an entity. If a side has only loaded a lazily
+        imported table or view, the content of its version is that of the base: loading is not a change."""
+        if base is None:
+            return base, theirs
+        if theirs is not None and self._is_same_import(base, theirs):
+            theirs = theirs._replace(content=base.content)
+        if ours is not None and self._is_same_import(base, ours):
+            if theirs is not None and theirs.content == base.content:
+                theirs = theirs._replace(content=ours.content)
+            base = base._replace(content=ours.content)
+        return base, theirs
+
+    def _is_same_import(self, one: Version, other: Version) -> bool:
+        """Whether one of two versions is a lazily imported table or view, and the other one is this table or view after
+        it was loaded."""
+        if one.content == other.content or decode_key(one.key).kind == NAMESPACE:
+            return False
+        values = [self._content(version) for version in (one, other)]
+        locations = {value.metadata_location for value in values if value is not None}
+        return len(locations) == 1 and sum(isinstance(value, Unloaded) for value in values) == 1
 
     def _is_of_another(self, theirs: Version, id: int) -> bool:
         """Whether a version of a namespace is that of another namespace with the same name: its content has another id

@@ -336,17 +336,18 @@ class StepRun:
         assert theirs is not None
         assert new is not None
         tables = [content_of(state, version.content, Table) for version in (base, new, theirs)]
-        if any(isinstance(table, Unloaded) for table in tables):
-            raise EntityConflict("its imported metadata is not loaded yet; call load_imported first")
-        versions = Versions(*(table for table in tables if isinstance(table, Table)))
+        loaded = [table for table in tables if isinstance(table, Table)]
+        versions = Versions(*loaded) if len(loaded) == len(tables) else None
         by_parts = self.difference.restores or self.difference.begun
-        if not by_parts and adds_only_snapshots(versions.base, versions.ours, state):
+        if versions is not None and not by_parts and adds_only_snapshots(versions.base, versions.ours, state):
             taken = Step(step.entity_id, new, Version(new.key, theirs.content), step.change, "changed")
             self._place(taken)
             return
         effective = self.context.binding.at(state)
         path, _, name = decode_key(new.key)
         try:
+            if versions is None:
+                raise TableConflictError("both sides changed it since it was imported lazily")
             merged = merge_tables(
                 versions,
                 state,
