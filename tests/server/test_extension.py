@@ -13,7 +13,7 @@ from polaris_spark.errors import InputError
 from polaris_spark.rest.access import Role
 from polaris_spark.server import Tokens
 from polaris_spark.testing.waiting import PATIENCE_S
-from tests.rest.client import Client
+from tests.rest.client import Client, new_key
 from tests.server.conftest import ADMINISTRATOR, TOKENS
 from tests.server.servers import Remote, Server, options, token_file
 
@@ -95,6 +95,19 @@ def test_the_server_runs_nothing_that_its_clients_may_not_name(root: Remote, fol
         assert status == wanted, procedure
     assert not (folder / "other.db").exists()
     assert not (folder / "elsewhere").exists()
+
+
+def test_a_call_that_is_repeated_with_its_idempotency_key_is_made_once(root: Remote) -> None:
+    body = json.dumps({"arguments": {"name": "dev"}, "wait-seconds": 10})
+    key, answers = new_key(), []
+    for procedure in ("create_branch", "drop_branch", "undrop_branch", "drop_branch"):
+        headers = {"Idempotency-Key": key} if procedure == "drop_branch" else {}
+        path = f"{BASE}/procedures/{procedure}"
+        answers.append(root.request("POST", path, body=body, headers=headers)[0])
+    assert answers == [200] * 4
+    assert ask(root, "POST", "procedures/describe_branch", json.loads(body))[0] == 200
+    status, found = ask(root, "POST", "procedures/show_branches", {"wait-seconds": 10})
+    assert (status, [row[0] for row in found["rows"]]) == (200, ["dev", "main"])
 
 
 def test_a_body_over_the_bound_is_refused(root: Remote) -> None:
