@@ -99,6 +99,7 @@ class MergeRun(StepRun):
         ours = self._ours()
         for change in self.difference.changes.values():
             self._decide(change, ours[change.entity_id])
+        self._join_materialized_views(ours)  # storage tables are not merged
         for step in self.steps.values():
             if step.merges and step.new is not None and decode_key(step.new.key).kind == TABLE:
                 with contextlib.suppress(EntityConflict):
@@ -227,20 +228,25 @@ class MergeRun(StepRun):
     def _join_materialized_views(self, ours: Mapping[int, Version | None]) -> None:
         """If a materialized view or its storage table has a conflict, record the conflict for both, so that both are
         resolved in the same way."""
-        views = {
-            version.key: id
-            for id, change in self.difference.changes.items()
-            for version in (change.before, change.after, ours[id])
-            if version is not None and decode_key(version.key).kind == VIEW
-        }
+        # One key can belong to different entities in different states, for example if views exchanged their names.
+        views: list[dict[bytes, int]] = [{}, {}, {}]
         for id, change in self.difference.changes.items():
-            keys = [one.key for one in (change.before, change.after, ours[id]) if one is not None]
-            view = next((views[owner] for key in keys if (owner := owner_of_storage(key)) in views), None)
+            for of_state, version in zip(views, (change.before, change.after, ours[id]), strict=True):
+                if version is not None and self._is_materialized(version):
+                    of_state[version.key] = id
+        for id, change in self.difference.changes.items():
+            states = zip(views, (change.before, change.after, ours[id]), strict=True)
+            owners = [(one, owner_of_storage(version.key)) for one, version in states if version is not None]
+            view = next((one[owner] for one, owner in owners if owner in one), None)
             if view is None:
                 continue
             step = self.steps.get(id)
             self._storage.add(id)
-            if id in self.conflicts or (step is not None and step.merges):
+            unchanged = ours[id] == change.before and not {id, view} & self.conflicts.keys()
+            if unchanged and self._rolls_back(*change[1:]) and not self._lost(change, ours[id]):
+                # Its snapshots and the document that describes them are those of the older version.
+                self.steps[id] = Step(id, ours[id], change.after, change, "changed")
+            elif id in self.conflicts or (step is not None and step.merges):
                 self.conflicts[view] = "both sides changed or refreshed the materialized view"
             if view in self.conflicts:
                 self.steps.pop(view, None)
@@ -255,7 +261,9 @@ class MergeRun(StepRun):
         version = ours or change.after or change.before
         assert version is not None
         lost = strategy is Strategy.THEIRS and self._lost(change, ours)
-        if strategy is Strategy.THEIRS and not lost:
+        if ours is None and change.after is None:
+            self.steps.pop(change.entity_id, None)  # a storage table that neither state has any more
+        elif strategy is Strategy.THEIRS and not lost:
             self.steps[change.entity_id] = Step(
                 change.entity_id,
                 ours,
@@ -302,7 +310,8 @@ class MergeRun(StepRun):
                 freed.add(key)
                 continue
             # The storage table of a materialized view stays with its view.
-            for dropped in (step, moves.get(storage_key(step.new.key))):
+            storage = moves.get(storage_key(step.new.key)) if self._is_materialized(step.new) else None
+            for dropped in (step, storage):
                 if dropped is not None and self.steps.get(dropped.entity_id) is dropped:
                     del self.steps[dropped.entity_id]
                     if dropped.old is not None:
@@ -312,8 +321,9 @@ class MergeRun(StepRun):
     def _is_settled(self, step: Step, moves: Mapping[bytes, Step]) -> bool:
         """Whether a step need not be looked at: it was dropped, or it is that of a storage table and goes with the step
         of its materialized view."""
-        owner = None if step.new is None else owner_of_storage(step.new.key)
-        return self.steps.get(step.entity_id) is not step or owner in moves
+        view = None if step.new is None else moves.get(owner_of_storage(step.new.key) or b"")
+        is_storage = view is not None and self._is_materialized(view.new)
+        return self.steps.get(step.entity_id) is not step or is_storage
 
     def _makes_room(self, step: Step, key: bytes, entry: NameEntry) -> bool:
         """Resolve or report the conflict of a step whose new name belongs to another entity. Return whether this entity
@@ -426,10 +436,13 @@ class MergeRun(StepRun):
         return ""
 
     def _has_parent(self, path: tuple[str, ...], key: bytes) -> bool:
-        owner = owner_of_storage(key)
         if find(self.state, namespace_key(path)) is not None:
             return True
-        return owner is not None and find(self.state, owner) is not None
+        owner = owner_of_storage(key)
+        found = None if owner is None else find(self.state, owner)
+        return (
+            owner is not None and found is not None and self._is_materialized(Version(owner, found.content))
+        )
 
     def _is_new(self, path: tuple[str, ...]) -> bool:
         """Whether a transaction put something into a namespace, and the branch now has another namespace of this

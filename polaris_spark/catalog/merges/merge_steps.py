@@ -22,7 +22,7 @@ from polaris_spark.catalog.entities.entities import (
     remove_entity,
     table_key,
 )
-from polaris_spark.catalog.entities.materialized_views import STORAGE, storage_name
+from polaris_spark.catalog.entities.materialized_views import STORAGE, is_materialized, storage_name
 from polaris_spark.catalog.files.locations import Holdings
 from polaris_spark.catalog.merges.differences import EntityChange, Version, differences_text, entry_of
 from polaris_spark.catalog.merges.kept_snapshots import adds_only_snapshots, with_kept_snapshots
@@ -268,6 +268,11 @@ class StepRun:
         assert new is not None
         if old != new:
             if old is None or old.key != new.key:
+                taken = find(state, new.key)
+                if taken is not None and taken.entity_id != step.entity_id:
+                    # For example, a namespace that is removed has a table with the name of a storage table.
+                    kind = KINDS[decode_key(new.key).kind]
+                    raise EntityConflict(f"the branch has another {kind} of this name")
                 if old is not None:
                     state.remove(NAMES, old.key)
                 state.put(IDS, id_bytes(step.entity_id), Entry(value=new.key))
@@ -442,6 +447,12 @@ class StepRun:
         if kind == TABLE:
             return content_of(self.state, version.content, Table)
         return content_of(self.state, version.content, View)
+
+    def _is_materialized(self, version: Version | None) -> bool:
+        """Whether a version is that of a materialized view. Only then does the table with the key of its storage table
+        belong to it: a namespace can have the name of any other view, and a table named `storage`."""
+        value = self._content(version)
+        return isinstance(value, View) and is_materialized(value)
 
     def _lost(self, change: EntityChange, ours: Version | None) -> bool:
         """Whether an older version of a table, which is to be restored, lists snapshots that the table no longer has.
