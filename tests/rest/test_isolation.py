@@ -68,6 +68,19 @@ def test_an_update_is_not_lost(main: Client, isolation: str) -> None:
     assert read(main, "t") == 11
 
 
+def test_equal_changes_of_a_property_conflict_only_by_serializable(main: Client) -> None:
+    for isolation in ("serializable", "snapshot"):
+        one, two = Tx(main, isolation), Tx(main, isolation)
+        for tx in (one, two):
+            write(tx.client, "t", read(tx.client, "t") + 1)
+        one.commit()
+        if isolation == "serializable":
+            two.refused("It read table db.t, which has been changed since the transaction began")
+        else:
+            two.commit()
+    assert read(main, "t") == 2
+
+
 def test_write_skew_is_forbidden_by_serializable_and_allowed_by_snapshot(main: Client) -> None:
     """G2-item: each transaction reads both tables, and changes a different one."""
     for isolation in ("serializable", "snapshot"):
