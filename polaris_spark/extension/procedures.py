@@ -89,8 +89,8 @@ def call_procedure(_: Catalog, request: Request) -> Response:
     arguments = procedure.checked_arguments(_decoded(procedure, asked.arguments or {}))
     wait = _seconds(asked.wait_seconds)
     now = session.connection.clock.now_ms()
-    key = request.headers.get("idempotency-key") or None
-    run = Run(run_id(asked.id or key), procedure, caller.principal, now, caller.roles)
+    id = request.headers.get("idempotency-key") if asked.id is None else asked.id
+    run = Run(run_id(id), procedure, caller.principal, now, caller.roles)
     driver = (
         None if asked.driver is None else Driver(asked.driver.call, asked.driver.port, asked.driver.secret)
     )

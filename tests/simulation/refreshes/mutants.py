@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from polaris_spark.catalog.entities import refresh_records
 from polaris_spark.catalog.materialized import materialized_view_changes, source_changes, view_freshness
 from polaris_spark.catalog.tables import contents
 from polaris_spark.catalog.tables.contents import ContentChange, DropContent, Rename
@@ -43,7 +44,14 @@ REFRESH_MUTANTS: dict[str, Mutant] = {
         CALM,
     ),
     "a refresh does not look whether another one came first": Mutant(
-        (Patch(contents, "require_refresh_only", 'if refresh.get("replaces") != current:', "if False:"),),
+        (
+            Patch(
+                refresh_records,
+                "_require_valid_refresh",
+                'if refresh.get("replaces") != document_of(before.properties).get(CURRENT_REFRESH):',
+                "if False:",
+            ),
+        ),
         CALM,
     ),
     "an incremental refresh is made on top of whichever refresh is current": Mutant(
@@ -66,8 +74,8 @@ REFRESH_MUTANTS: dict[str, Mutant] = {
     "a refresh may be of an earlier version of the view": Mutant(
         (
             Patch(
-                contents,
-                "require_refresh_only",
+                refresh_records,
+                "_require_valid_refresh",
                 'if refresh.get("view-uuid") != view.uuid or refresh["version-id"] != view.current_version_id:',
                 "if False:",
             ),
