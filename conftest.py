@@ -78,14 +78,13 @@ def write_to_memory(config: pytest.Config) -> None:
     files are removed at the end of the run. If TMPDIR is set, it is used instead."""
     if "TMPDIR" in os.environ or not MEMORY.exists() or shutil.disk_usage(MEMORY).free < ENOUGH_MEMORY:
         return
-    for left in MEMORY.glob("pytest-*"):
-        if (
-            left.stat().st_uid == os.getuid()
-            and not Path("/proc", left.name.removeprefix("pytest-")).exists()
-        ):
-            shutil.rmtree(left, ignore_errors=True)  # a run left it that was killed
-    folder = MEMORY / f"pytest-{os.getpid()}"
-    folder.mkdir()
+    for left in MEMORY.glob("t[0-9]*-*"):
+        with suppress(FileNotFoundError):  # another run removes it
+            pid = left.name[1:].partition("-")[0]
+            if pid.isdecimal() and left.stat().st_uid == os.getuid() and not Path("/proc", pid).exists():
+                shutil.rmtree(left, ignore_errors=True)  # of a run that was killed
+    # The name is short, because paths of sockets must be short.
+    folder = Path(tempfile.mkdtemp(prefix=f"t{os.getpid()}-", dir=MEMORY))
     folder.chmod(0o755)  # servers that refuse to run as root read and write there, too
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))

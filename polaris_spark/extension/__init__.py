@@ -1,7 +1,7 @@
 """The routes that this product adds to the Iceberg REST protocol, below `polaris-spark/v1`.
 
-The extension's routes call procedures, control their runs, read the system views, return the changes of a branch, tell
-how to read materialized views, and whether an engine may delete files of a table. The routes of the management API,
+The extension's routes call procedures, control their runs, read the system views, return the changes of a branch, and
+say how to read materialized views and whether an engine may delete files of a table. The routes of the management API,
 below `api/management/v1`, manage catalogs. `ROUTER` contains these
 routes and the Iceberg routes. `connect` opens a catalog whose session answers all of them.
 """

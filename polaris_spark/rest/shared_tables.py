@@ -54,14 +54,13 @@ def require_unshared(catalog: Catalog, name: TableName) -> None:
     if found is None:
         return
     own = branch_of_transaction(catalog.branch) or catalog.branch
-    places = holdings_of(content_of(state, found.content, Table))
-    other = next(other_holders(catalog, own, found.entity_id, places), None)
+    used = holdings_of(content_of(state, found.content, Table))
+    other = next(other_holders(catalog, own, found.entity_id, used.owned | used.unconfirmed), None)
     if other is not None:
         holder = "another branch or tag" if catalog.context.has_owners else _named(other)
         raise BadRequestError(
-            f"a client cannot delete files of {name} that its branch does not need, because {holder} may need them; "
-            "call the procedures expire and remove_orphans of the catalog instead, which keep what any branch or tag "
-            "needs"
+            f"files of {name} cannot be deleted by a client, because {holder} may need them; call the procedures "
+            "expire and remove_orphans of the catalog instead, which keep what any branch or tag needs"
         )
 
 

@@ -15,7 +15,7 @@ from polaris_spark.catalog.branches.merge_base import BeginBranch, Contained
 from polaris_spark.catalog.catalogs.catalog import Catalog
 from polaris_spark.catalog.catalogs.property_changes import bind_branch
 from polaris_spark.catalog.catalogs.references import head_name, heads_prefix, tag_name, tags_prefix
-from polaris_spark.catalog.files.locations import Holdings, overlapping
+from polaris_spark.catalog.files.locations import overlapping
 from polaris_spark.catalog.rows import IDS, id_bytes
 from polaris_spark.commits.as_of import AsOf, pinned
 from polaris_spark.commits.change import Operation
@@ -235,30 +235,31 @@ def references_of(catalog: Catalog, kind: Kind, name: str) -> tuple[str, str]:
     return names if kind == "branch" else names[::-1]
 
 
-def other_holders(catalog: Catalog, own: str, entity_id: int, places: Holdings) -> Iterator[Registered]:
+def other_holders(
+    catalog: Catalog, own: str, entity_id: int, locations: frozenset[tuple[str, ...]]
+) -> Iterator[Registered]:
     """Yield the branches and tags that may need files of a table, except one branch: those that contain the table, or
     another table or view that uses one of its locations. Yield also dropped ones that can be restored.
 
     Args:
         own: name of the branch that is left out.
         entity_id: entity id of the table, which is the same in all branches and tags.
-        places: the locations that the table uses.
+        locations: the locations that the table uses, as path segments.
     Raises:
         CorruptionError: a branch or tag cannot be read, or its row was lost.
     """
     references, left_out = catalog.references, head_name(catalog.row, own)
     reader = strict_reader(references.store, references.clock)
-    for one in reader.listed():
-        if name_parts(one.name) is None or group_of(one.name) != group_of(left_out) or one.name == left_out:
+    for registered in reader.listed():
+        name = registered.name
+        if name_parts(name) is None or group_of(name) != group_of(left_out) or name == left_out:
             continue
-        head = reader.head_of(one)
+        head = reader.head_of(registered)
         if head.given_up:  # since the registry was read
             continue
         state = reading_state(reader.open(head))
-        if state.lookup(IDS, id_bytes(entity_id)) or any(
-            overlapping(state, place) for place in places.owned | places.unconfirmed
-        ):
-            yield one
+        if state.lookup(IDS, id_bytes(entity_id)) or any(overlapping(state, one) for one in locations):
+            yield registered
 
 
 def _bound(catalog: Catalog, kind: Kind, name: str, operation: Operation, made: Registered) -> Branch:

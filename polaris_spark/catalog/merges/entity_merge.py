@@ -228,6 +228,12 @@ class MergeRun(StepRun):
     def _join_materialized_views(self, ours: Mapping[int, Version | None]) -> None:
         """If a materialized view or its storage table has a conflict, record the conflict for both, so that both are
         resolved in the same way."""
+        versions = [
+            version
+            for id, change in self.difference.changes.items()
+            for version in (change.before, change.after, ours[id])
+        ]
+        self.state.prefetch([one.content for one in versions if one and decode_key(one.key).kind == VIEW])
         # One key can belong to different entities in different states, for example if views exchanged their names.
         views: list[dict[bytes, int]] = [{}, {}, {}]
         for id, change in self.difference.changes.items():

@@ -352,7 +352,9 @@ class StepRun:
         path, _, name = decode_key(new.key)
         try:
             if versions is None:
-                raise TableConflictError("both sides changed it since it was imported lazily")
+                raise TableConflictError(
+                    "its imported metadata was not loaded yet in an older state, so its changes cannot be merged"
+                )
             merged = merge_tables(
                 versions,
                 state,

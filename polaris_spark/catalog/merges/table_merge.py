@@ -32,7 +32,7 @@ from polaris_spark.catalog.metadata.draft import TableDraft
 from polaris_spark.catalog.metadata.pieces import NumberedPieces
 from polaris_spark.catalog.metadata.rows import ObjectReader
 from polaris_spark.catalog.metadata.table_pieces import LAST_ADDED
-from polaris_spark.catalog.metadata.transforms import check_readable
+from polaris_spark.catalog.metadata.transforms import check_names, check_readable
 from polaris_spark.catalog.tables.schema_merge import with_merged_columns
 from polaris_spark.clock import CheckTime
 from polaris_spark.errors import BadRequestError, CommitFailedError
@@ -173,8 +173,7 @@ class _Merge(SnapshotMerge):
     def specs(self) -> None:
         """Add the new partition specs of the other side, and merge the choice of the default spec."""
         specs = (self.base.specs, self.ours.specs, self.theirs.specs)
-        chosen = self.base.default_spec_id != self.theirs.default_spec_id
-        needed = [*self.theirs.specs.ids()] if self._new else [self.theirs.default_spec_id] * chosen
+        needed = self._needed(self.theirs.specs, self.base.default_spec_id, self.theirs.default_spec_id)
         self._numbered("spec", *specs, "partition spec", needed)
         default = merged_value(
             self.base.default_spec_id,
@@ -202,6 +201,19 @@ class _Merge(SnapshotMerge):
         if default != self.ours.default_sort_order_id:
             self._apply({"action": "set-default-sort-order", "sort-order-id": default})
 
+    def _needed(self, pieces: NumberedPieces, before: int, default: int) -> Collection[int]:
+        """Return the ids of the specs or sort orders that the changes of the other side may need. If it has new
+        snapshots, these are all, because their manifests are not read.
+
+        Args:
+            pieces: the specs or sort orders of the other side.
+            before: the default at the base.
+            default: the default of the other side.
+        """
+        if self._new:
+            return list(pieces.ids())
+        return [] if default == before else [default]
+
     def _numbered(
         self,
         field: str,
@@ -227,7 +239,9 @@ class _Merge(SnapshotMerge):
                 continue
             if id not in ours:
                 if field == "spec":
-                    check_readable(piece, self.ours.current_schema())
+                    schema = self.ours.current_schema()
+                    check_names(piece, schema)
+                    check_readable(piece, schema)
                     self.ours.spec_fields.add(id, piece)
                 ours.add(id, piece)
                 self.ours.record(f"add-{field}", id)

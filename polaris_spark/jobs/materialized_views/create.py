@@ -82,7 +82,6 @@ def _requests(
 
     catalog, spark, sql = call.session.catalog, call.spark(), arguments["query"]
     _refuse_temporary_views(spark, sql)
-    _refuse_temporary_functions(spark, sql)
     query = ViewQuery(sql, spark.catalog.currentCatalog(), tuple(_levels(spark)))
     pinned = catalog.loading(
         lambda: pin(catalog.view(), spark_catalog(call), query, name, query_engine(spark)),
@@ -162,21 +161,6 @@ def _refuse_temporary_views(spark: SparkSession, query: str) -> None:
             raise InputError(
                 f"{reference.identifier} is a temporary view of this session; a materialized view cannot read it, "
                 "because other sessions do not have it"
-            )
-
-
-def _refuse_temporary_functions(spark: SparkSession, query: str) -> None:
-    from polaris_spark.catalog.materialized.nondeterminism import called_functions
-
-    session: Any = spark._jsparkSession
-    jvm: Any = spark._jvm
-    catalog = session.sessionState().catalog()
-    for name in called_functions(query):
-        identifier = jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(name)
-        if catalog.isTemporaryFunction(identifier):
-            raise InputError(
-                f"{name} is a temporary function of this session; a materialized view cannot call it, because other "
-                "sessions do not have it"
             )
 
 

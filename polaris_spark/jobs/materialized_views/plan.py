@@ -250,9 +250,11 @@ def refuse_hidden_inputs(spark: SparkSession, sql: str, plan: Any) -> None:
         plan: Spark's analyzed plan of the query, in the JVM.
     Raises:
         InputError: the query calls `current_user`, reads a session variable, contains a text such as `${env:NAME}`,
-            which Spark replaces by a setting of the session or of its environment, or calls a SQL function that reads a
-            table.
+            which Spark replaces by a setting of the session or of its environment, or calls a temporary function, or a
+            SQL function that reads a table.
     """
+    from polaris_spark.catalog.materialized.nondeterminism import called_functions
+
     jvm: Any = spark._jvm
     values: Any = jvm.io.polarisspark.incremental.SessionValues
     found = str(getattr(values, "in")(spark._jsparkSession, sql, plan))
@@ -261,6 +263,12 @@ def refuse_hidden_inputs(spark: SparkSession, sql: str, plan: Any) -> None:
             f"the query {found}; a materialized view would show the rows of the user and session that refreshed it to "
             "all users"
         )
+    for name in called_functions(sql):
+        if values.isTemporaryFunction(spark._jsparkSession, name):
+            raise InputError(
+                f"{name} is a temporary function of this session; a materialized view cannot call it, because other "
+                "sessions do not have it"
+            )
     function = str(jvm.io.polarisspark.incremental.SqlFunctions.readingTables(plan))
     if function:
         raise InputError(

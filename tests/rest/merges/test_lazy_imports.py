@@ -49,7 +49,7 @@ def test_changes_of_one_branch_are_taken_if_the_other_one_has_loaded_the_table(
 def test_changes_of_both_branches_are_a_conflict_that_a_strategy_resolves(main: Client, dev: Client) -> None:
     main.set("lazy", **{"my.a": "1"})
     dev.set("lazy", **{"my.b": "2"})
-    conflict(main, "dev", "both sides changed it since it was imported lazily", "'ours' or 'theirs'")
+    conflict(main, "dev", "its imported metadata was not loaded yet in an older state", "'ours' or 'theirs'")
     assert merge(main, "dev", strategy="theirs") == {"db.lazy": "replaced"}
     assert properties(main, "lazy") == {"my.b": "2"}
 

@@ -56,6 +56,18 @@ def test_a_partition_spec_that_new_rows_need_is_added_again(main: Client, dev: C
     assert merged["default-spec-id"] == 0
 
 
+def test_a_partition_spec_whose_field_has_the_name_of_a_new_column_is_a_conflict(
+    main: Client, dev: Client
+) -> None:
+    commit(main, choose_spec(0), remove_spec(1))
+    schema = with_column(main.load(), "p1", "long")
+    commit(
+        main, {"action": "add-schema", "schema": schema}, {"action": "set-current-schema", "schema-id": -1}
+    )
+    append_in(dev, spec=1)
+    conflict(main, "dev", "p1")
+
+
 def test_an_id_that_stands_for_another_partition_spec_is_a_conflict(main: Client, dev: Client) -> None:
     commit(main, choose_spec(0), remove_spec(1))
     commit(main, add_spec(2))

@@ -71,8 +71,10 @@ record DeletingProcedure(UnboundProcedure icebergs, TableCatalog catalog, Proced
     @Override
     public Iterator<Scan> call(InternalRow input) {
       int dryRun = position("dry_run");
-      if (dryRun < 0 || input.isNullAt(dryRun) || !input.getBoolean(dryRun)) {
-        checkDeletion(input.getString(position("table")));
+      int table = position("table");
+      boolean isDry = dryRun >= 0 && !input.isNullAt(dryRun) && input.getBoolean(dryRun);
+      if (!isDry && !input.isNullAt(table)) {
+        checkDeletion(input.getString(table));
       }
       return icebergs.call(input);
     }
@@ -88,8 +90,8 @@ record DeletingProcedure(UnboundProcedure icebergs, TableCatalog catalog, Proced
       if (namespace.length == 0 || identifier instanceof PathIdentifier) {
         return;
       }
-      procedures.checkDeletion(identifier);
-      if (namespace.length > 1) { // such as t.branch_main, which Iceberg loads as t
+      boolean exists = procedures.checkDeletion(identifier);
+      if (!exists && namespace.length > 1) { // such as t.branch_main, which Iceberg loads as t
         int last = namespace.length - 1;
         procedures.checkDeletion(Identifier.of(Arrays.copyOf(namespace, last), namespace[last]));
       }

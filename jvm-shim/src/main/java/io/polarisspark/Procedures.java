@@ -81,14 +81,15 @@ final class Procedures {
 
   /**
    * Checks that no other branch or tag of the catalog may need files of a table, before Iceberg deletes those that the
-   * branch of the session does not need. Does nothing if there is no such table.
+   * branch of the session does not need. Returns whether there is such a table.
    */
-  void checkDeletion(Identifier table) {
+  boolean checkDeletion(Identifier table) {
     String path = path(table, "tables", "check-deletion");
     Reply reply = python.ask(configuration, session.name(), "POST", path, null);
     if (reply.status() >= 400 && reply.status() != 404) {
       resultOf(reply);
     }
+    return reply.status() < 400;
   }
 
   private static String path(Identifier identifier, String kind, String question) {

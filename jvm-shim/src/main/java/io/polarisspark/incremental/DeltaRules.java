@@ -5,14 +5,22 @@ import static io.polarisspark.incremental.Plans.list;
 import static io.polarisspark.incremental.Plans.seq;
 
 import java.util.ArrayList;
+import java.util.Collections;
+import java.util.IdentityHashMap;
 import java.util.List;
+import java.util.Set;
 import java.util.function.Function;
+import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.And;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.EqualNullSafe;
 import org.apache.spark.sql.catalyst.expressions.EqualTo;
 import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.GreaterThan;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.expressions.RowOrdering;
+import org.apache.spark.sql.catalyst.expressions.SortOrder;
+import org.apache.spark.sql.catalyst.expressions.aggregate.Count;
 import org.apache.spark.sql.catalyst.plans.Cross$;
 import org.apache.spark.sql.catalyst.plans.FullOuter$;
 import org.apache.spark.sql.catalyst.plans.Inner$;
@@ -44,6 +52,9 @@ import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 final class DeltaRules {
   private final Sources sources;
   private final Evaluation evaluation;
+
+  /** The windows of which all partitions have been checked ({@link #requireOrder}). */
+  private final Set<LogicalPlan> ordered = Collections.newSetFromMap(new IdentityHashMap<>());
 
   DeltaRules(Sources sources, Evaluation evaluation) {
     this.sources = sources;
@@ -104,13 +115,14 @@ final class DeltaRules {
     }
     if (plan instanceof Window node) {
       require(!node.partitionSpec().isEmpty(), "it contains a window without PARTITION BY");
-      return byKey(node, node.child(), list(node.partitionSpec()));
+      return window(node);
     }
     throw new NotIncrementalException("it contains " + plan.nodeName());
   }
 
   /** Returns the keys in the changed rows of a plan; all columns of the expressions are the plan's. */
   Keys keys(LogicalPlan plan, List<Expression> expressions) {
+    requireOrder(plan);
     return Keys.of(List.of(changed(plan, expressions)), evaluation);
   }
 
@@ -172,6 +184,7 @@ final class DeltaRules {
 
   /** With L' and R' as the later states: (L' x R') - (L x R) = dL x R' + L x dR. */
   private SignedRows innerJoin(Join node) {
+    requireOrder(node);
     List<SignedRows> terms = new ArrayList<>();
     if (isChanged(node.left())) {
       terms.add(joined(node, net(node.left()), node.right()));
@@ -191,6 +204,7 @@ final class DeltaRules {
    * rows are joined with both states of the right side.
    */
   private SignedRows leftJoin(Join node) {
+    requireOrder(node);
     List<SignedRows> terms = new ArrayList<>();
     if (isChanged(node.left())) {
       terms.add(joined(node, net(node.left()), node.right()));
@@ -213,6 +227,7 @@ final class DeltaRules {
   }
 
   private SignedRows fullJoin(Join node) {
+    requireOrder(node);
     Equalities equal = Equalities.of(node);
     if (equal.left.isEmpty()) {
       return difference(node, sources.before(node));
@@ -242,8 +257,66 @@ final class DeltaRules {
     return left.with(plan);
   }
 
+  /** The change of a window. The rows of its partitions with changed rows are computed again. */
+  private SignedRows window(Window node) {
+    List<Expression> partition = list(node.partitionSpec());
+    Keys keys = keys(node.child(), partition);
+    LogicalPlan before = keys.restrict(sources.before(node.child()), partition);
+    requireOrder(node, before);
+    return difference(
+        Plans.withChildren(node, List.of(keys.restrict(node.child(), partition))),
+        Plans.withChildren(node, List.of(before)));
+  }
+
+  /**
+   * Checks the windows in a plan, of which rows are computed again although their partitions have not changed.
+   *
+   * @throws NotIncrementalException a window gave one of several possible results
+   */
+  private void requireOrder(LogicalPlan plan) {
+    if (plan instanceof Window node && ordered.add(node)) {
+      requireOrder(node, sources.before(node.child()));
+    }
+    Plans.<LogicalPlan>list(plan.children()).forEach(this::requireOrder);
+  }
+
+  /**
+   * Checks that the result of a window is the only possible one. Rows that are equal in ORDER BY can have another order now
+   * than when the stored rows were computed. Then a row that the earlier state seems to have may be missing in the stored
+   * rows, or may be there only as a row of another partition. This runs a query over the rows.
+   *
+   * @param rows the rows of some partitions of the window in the earlier state
+   * @throws NotIncrementalException a function depends on the order of rows that differ, but are equal in ORDER BY
+   */
+  private void requireOrder(Window node, LogicalPlan rows) {
+    boolean depends =
+        Plans.<NamedExpression>list(node.windowExpressions()).stream()
+            .anyMatch(one -> Exactness.dependsOnOrder((Expression) one));
+    require(
+        !depends || evaluation.isEstimate() || !hasEqualRows(node, rows),
+        "rows that differ are equal in the ORDER BY of a window inside another query");
+  }
+
+  /** Whether rows of a window's partition differ, but are equal in ORDER BY. */
+  private boolean hasEqualRows(Window node, LogicalPlan rows) {
+    List<Attribute> columns = Plans.output(rows);
+    LogicalPlan distinct =
+        columns.stream().allMatch(one -> RowOrdering.isOrderable(one.dataType()))
+            ? Plans.aggregate(columns, columns, rows)
+            : rows;
+    List<NamedExpression> named = new ArrayList<>();
+    Plans.<Expression>list(node.partitionSpec()).forEach(one -> named.add(Plans.alias(one, "polaris_key")));
+    Plans.<SortOrder>list(node.orderSpec()).forEach(one -> named.add(Plans.alias(one.child(), "polaris_key")));
+    LogicalPlan sorted = Plans.project(named, distinct);
+    Alias count = Plans.alias(new Count(seq(Plans.literal(1))).toAggregateExpression(), "polaris_count");
+    LogicalPlan counted = Plans.aggregate(Plans.output(sorted), List.of(count), sorted);
+    LogicalPlan equal = new Filter(new GreaterThan(count.toAttribute(), Plans.literal(1L)), counted);
+    return evaluation.collected(equal, 0) == null;
+  }
+
   /** The change of a plan that computes its result separately for each value of the expressions. */
   private SignedRows byKey(LogicalPlan node, LogicalPlan child, List<Expression> expressions) {
+    requireOrder(child);
     LogicalPlan before = sources.before(child);
     if (expressions.isEmpty()) {
       return difference(node, Plans.withChildren(node, List.of(before)));

@@ -45,6 +45,11 @@ final class Evaluation implements AutoCloseable {
    */
   record Kept(LogicalPlan plan, List<InternalRow> rows) {}
 
+  /** Whether nothing is run. */
+  boolean isEstimate() {
+    return estimate;
+  }
+
   /** Returns a plan with the same columns, whose rows have been computed. */
   Kept keep(LogicalPlan plan) {
     if (estimate) {

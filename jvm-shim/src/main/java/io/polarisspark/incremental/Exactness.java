@@ -1,5 +1,6 @@
 package io.polarisspark.incremental;
 
+import java.util.List;
 import org.apache.spark.sql.catalyst.expressions.AggregateWindowFunction;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.FrameLessOffsetWindowFunction;
@@ -26,26 +27,46 @@ final class Exactness {
         && Plans.<LogicalPlan>list(plan.children()).stream().allMatch(Exactness::isExact);
   }
 
+  /** Whether an expression contains a window function that depends on the order of rows that are equal in ORDER BY. */
+  static boolean dependsOnOrder(Expression expression) {
+    return expression instanceof WindowExpression window && dependsOnOrder(window)
+        || Plans.<Expression>list(expression.children()).stream().anyMatch(Exactness::dependsOnOrder);
+  }
+
+  private static boolean dependsOnOrder(WindowExpression window) {
+    Expression function = window.windowFunction();
+    if (function instanceof FrameLessOffsetWindowFunction
+        || function instanceof AggregateWindowFunction && !(function instanceof RankLike)) {
+      return true;
+    }
+    return window.windowSpec().frameSpecification() instanceof SpecifiedWindowFrame frame
+        && frame.frameType() == RowFrame$.MODULE$
+        && !window.windowSpec().orderSpec().isEmpty()
+        && !(function instanceof RankLike);
+  }
+
   private static boolean isExact(Expression expression) {
-    if (expression instanceof WindowExpression window) {
-      Expression function = window.windowFunction();
-      if (function instanceof FrameLessOffsetWindowFunction
-          || function instanceof AggregateWindowFunction && !(function instanceof RankLike)) {
-        return false;
-      }
-      boolean ofRows =
-          window.windowSpec().frameSpecification() instanceof SpecifiedWindowFrame frame
-              && frame.frameType() == RowFrame$.MODULE$
-              && !window.windowSpec().orderSpec().isEmpty();
-      if (ofRows && !(function instanceof RankLike)) {
-        return false;
-      }
+    if (expression instanceof WindowExpression window && dependsOnOrder(window)) {
+      return false;
     }
-    if (expression instanceof AggregateFunction function
-        && !(function instanceof Min || function instanceof Max)
-        && SignedRows.hasFloats(function.dataType())) {
-      return AggregateState.isExactAverage(function);
-    }
-    return Plans.<Expression>list(expression.children()).stream().allMatch(Exactness::isExact);
+    return !addsFloats(List.of(expression))
+        && Plans.<Expression>list(expression.children()).stream().allMatch(Exactness::isExact);
+  }
+
+  /** Whether a plan has sums of floating point, or other aggregates that depend on the order of rows in their last digits. */
+  static boolean addsFloats(LogicalPlan plan) {
+    return addsFloats(Plans.<Expression>list(plan.expressions()))
+        || Plans.<LogicalPlan>list(plan.children()).stream().anyMatch(Exactness::addsFloats);
+  }
+
+  private static boolean addsFloats(List<Expression> expressions) {
+    return expressions.stream()
+        .anyMatch(
+            one ->
+                one instanceof AggregateFunction function
+                        && !(function instanceof Min || function instanceof Max)
+                        && SignedRows.hasFloats(function.dataType())
+                    ? !AggregateState.isExactAverage(function)
+                    : addsFloats(Plans.list(one.children())));
   }
 }

@@ -115,10 +115,10 @@ public final class IncrementalRefresh implements AutoCloseable {
     close();
     try {
       sources = new Sources(plan, Json.read(since, IDS));
+      this.stored = "SELECT " + String.join(", ", columns(stored)) + " FROM " + stored;
     } catch (NotIncrementalException error) {
       return error.getMessage();
     }
-    this.stored = "SELECT " + String.join(", ", columns(stored)) + " FROM " + stored;
     long all = Math.max(sources.amount(plan).bytes(), sources.amount(sources.before(plan)).bytes());
     Amount changed = sources.changed();
     if (changed.bytes() > limit * all) {
@@ -138,6 +138,8 @@ public final class IncrementalRefresh implements AutoCloseable {
   /**
    * Returns the stored columns in SQL, with the types that the query has for them. A byte is stored as an integer, for
    * example, and rows that are compared in Java must have values of the same class.
+   *
+   * @throws NotIncrementalException the type of a stored column cannot hold all values of the query's column
    */
   private List<String> columns(String stored) {
     StructType types = spark.sql("SELECT * FROM " + stored).schema();
@@ -145,7 +147,13 @@ public final class IncrementalRefresh implements AutoCloseable {
     for (Attribute column : Plans.output(query.plan())) {
       String name = StoredRows.quoted(column.name());
       DataType type = column.dataType();
-      boolean same = type.simpleString().equals(types.apply(column.name()).dataType().simpleString());
+      DataType now = types.apply(column.name()).dataType();
+      if (!StoredTypes.keeps(type, now)) {
+        throw new NotIncrementalException(
+            "the stored column %s has the type %s, and the query now has the type %s"
+                .formatted(column.name(), now.simpleString(), type.simpleString()));
+      }
+      boolean same = type.simpleString().equals(now.simpleString());
       columns.add(
           same || !(type instanceof AtomicType)
               ? name
@@ -163,7 +171,7 @@ public final class IncrementalRefresh implements AutoCloseable {
   /**
    * Computes the change of the stored rows.
    *
-   * @return why computing it does not pay; an empty text if it does
+   * @return why it cannot be computed, or computing it does not pay; an empty text if it does
    */
   public String compute(double limit) {
     evaluation = new Evaluation(spark, false);
@@ -171,7 +179,11 @@ public final class IncrementalRefresh implements AutoCloseable {
       change = StoredRows.Change.inserts(Plans.empty(Plans.output(query.plan())));
       return "";
     }
-    change = rows(evaluation).change();
+    try {
+      change = rows(evaluation).change();
+    } catch (NotIncrementalException error) {
+      return error.getMessage();
+    }
     long reads = Sources.relations(change.inserts()).isEmpty() ? 0 : planned(change.inserts());
     if (reads <= SMALL) {
       return "";

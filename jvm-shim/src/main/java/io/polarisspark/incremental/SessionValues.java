@@ -1,12 +1,17 @@
 package io.polarisspark.incremental;
 
 import java.util.List;
+import org.apache.spark.sql.catalyst.FunctionIdentifier;
+import org.apache.spark.sql.catalyst.analysis.FunctionRegistry$;
+import org.apache.spark.sql.catalyst.analysis.TableFunctionRegistry$;
 import org.apache.spark.sql.catalyst.expressions.CurrentUser;
 import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.ExpressionInfo;
 import org.apache.spark.sql.catalyst.expressions.VariableReference;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.internal.VariableSubstitution;
+import scala.Option;
 import scala.runtime.AbstractFunction0;
 
 /** Finds the parts of a query whose values belong to one user or session, so that no other session can use its rows. */
@@ -30,6 +35,18 @@ public final class SessionValues {
               }
             });
     return replaced.equals(sql) ? in(analyzed) : "contains ${...}, which Spark replaces by a setting";
+  }
+
+  /**
+   * For Python: whether a name without a namespace is that of a function that only this session has, also if it replaces
+   * one of Spark's functions.
+   */
+  public static boolean isTemporaryFunction(SparkSession session, String name) {
+    FunctionIdentifier function = new FunctionIdentifier(name);
+    Option<ExpressionInfo> scalar = session.sessionState().functionRegistry().lookupFunction(function);
+    Option<ExpressionInfo> table = session.sessionState().tableFunctionRegistry().lookupFunction(function);
+    return scalar.isDefined() && !scalar.equals(FunctionRegistry$.MODULE$.builtin().lookupFunction(function))
+        || table.isDefined() && !table.equals(TableFunctionRegistry$.MODULE$.builtin().lookupFunction(function));
   }
 
   private static String in(LogicalPlan plan) {

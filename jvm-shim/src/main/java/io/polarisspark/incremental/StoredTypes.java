@@ -8,8 +8,11 @@ import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DecimalType;
+import org.apache.spark.sql.types.DoubleType;
+import org.apache.spark.sql.types.FloatType;
 import org.apache.spark.sql.types.IntegralType;
 import org.apache.spark.sql.types.MapType;
+import org.apache.spark.sql.types.StringType;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 
@@ -57,6 +60,29 @@ public final class StoredTypes {
     return checked
         && (now instanceof IntegralType && then instanceof IntegralType
             || now instanceof DecimalType one && then instanceof DecimalType other && one.scale() == other.scale());
+  }
+
+  /** Whether each value that the stored type accepts without an error can be read again unchanged. */
+  static boolean keeps(DataType values, DataType stored) {
+    if (values instanceof StructType some && stored instanceof StructType other) {
+      StructField[] fields = some.fields();
+      boolean keeps = fields.length == other.fields().length;
+      for (int position = 0; keeps && position < fields.length; position++) {
+        keeps = keeps(fields[position].dataType(), other.fields()[position].dataType());
+      }
+      return keeps;
+    }
+    if (values instanceof ArrayType some && stored instanceof ArrayType other) {
+      return keeps(some.elementType(), other.elementType());
+    }
+    if (values instanceof MapType some && stored instanceof MapType other) {
+      return keeps(some.keyType(), other.keyType()) && keeps(some.valueType(), other.valueType());
+    }
+    return values.equals(stored)
+        || values instanceof StringType && stored instanceof StringType
+        || values instanceof IntegralType && stored instanceof IntegralType
+        || values instanceof FloatType && stored instanceof DoubleType
+        || values instanceof DecimalType one && stored instanceof DecimalType another && one.scale() == another.scale();
   }
 
   /** Returns the names of the fields in a nested type. */
