@@ -91,10 +91,11 @@ def write_to_memory(config: pytest.Config) -> None:
 
 
 def keep_compiled(config: pytest.Config) -> None:
-    """Let the processes that tests start keep the modules that they compile, although PYTHONDONTWRITEBYTECODE is set:
-    each of them would compile the whole package again."""
+    """Let the processes of the run, and those that tests start, keep the modules that they compile in pytest's cache,
+    also if PYTHONDONTWRITEBYTECODE is set: each of them would compile the whole package again."""
     cache = getattr(config, "cache", None)  # `-p no:cacheprovider` leaves it out
-    if cache is not None and os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+    if cache is not None:
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = str(cache.mkdir("compiled"))
 
 
