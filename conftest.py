@@ -49,7 +49,7 @@ programs that tests start compile queries, as by default."""
 
 MEMORY = Path("/dev/shm")
 ENOUGH_MEMORY = 8 * 2**30
-"""Least free memory in `MEMORY` with which the tests write their files there, in bytes."""
+"""If less memory than this is free, the tests write their files to a disk, in bytes."""
 
 _numbers = count(1)
 

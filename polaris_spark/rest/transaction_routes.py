@@ -24,10 +24,7 @@ from polaris_spark.rest import messages, namespace_routes, table_routes, view_ro
 from polaris_spark.rest.request import NO_CONTENT, Request, Response
 from polaris_spark.rest.router import Route, Router
 from polaris_spark.rest.shared_tables import require_removable_snapshots
-from polaris_spark.rest.table_routes import (
-    commit_updates,
-    identifier_name,
-)
+from polaris_spark.rest.table_routes import commit_updates, identifier_name
 
 _CHANGES = Router(
     route

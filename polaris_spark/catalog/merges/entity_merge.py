@@ -178,8 +178,8 @@ class MergeRun(StepRun):
     def _without_loads(
         self, base: Version | None, ours: Version | None, theirs: Version | None
     ) -> tuple[Version | None, Version | None]:
-        """Return the version at the base and the other version of an entity. If a side has only loaded a lazily
-        imported table or view, the content of its version is that of the base: loading is not a change."""
+        """Return the version of an entity at the base, and that of the other side, with equal contents where a side
+        has only loaded a lazily imported table or view. So loading does not count as a change."""
         if base is None:
             return base, theirs
         if theirs is not None and self._is_same_import(base, theirs):
@@ -249,7 +249,11 @@ class MergeRun(StepRun):
             step = self.steps.get(id)
             self._storage.add(id)
             unchanged = ours[id] == change.before and not {id, view} & self.conflicts.keys()
-            if unchanged and self._rolls_back(*change[1:]) and not self._lost(change, ours[id]):
+            if (
+                unchanged
+                and self._rolls_back(change.before, change.after)
+                and not self._lost(change, ours[id])
+            ):
                 # Its snapshots and the document that describes them are those of the older version.
                 self.steps[id] = Step(id, ours[id], change.after, change, "changed")
             elif id in self.conflicts or (step is not None and step.merges):

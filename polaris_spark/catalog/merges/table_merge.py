@@ -187,9 +187,8 @@ class _Merge(SnapshotMerge):
     def sort_orders(self) -> None:
         """Add the new sort orders of the other side, and merge the choice of the default order."""
         orders = (self.base.sort_orders, self.ours.sort_orders, self.theirs.sort_orders)
-        chosen = self.base.default_sort_order_id != self.theirs.default_sort_order_id
-        needed = (
-            [*self.theirs.sort_orders.ids()] if self._new else [self.theirs.default_sort_order_id] * chosen
+        needed = self._needed(
+            self.theirs.sort_orders, self.base.default_sort_order_id, self.theirs.default_sort_order_id
         )
         self._numbered("sort-order", *orders, "sort order", needed)
         default = merged_value(
@@ -202,8 +201,8 @@ class _Merge(SnapshotMerge):
             self._apply({"action": "set-default-sort-order", "sort-order-id": default})
 
     def _needed(self, pieces: NumberedPieces, before: int, default: int) -> Collection[int]:
-        """Return the ids of the specs or sort orders that the changes of the other side may need. If it has new
-        snapshots, these are all, because their manifests are not read.
+        """Return the ids of the specs or sort orders that the changes of the other side may need. If the other side
+        has new snapshots, return all its ids, because the manifests of these snapshots are not read.
 
         Args:
             pieces: the specs or sort orders of the other side.

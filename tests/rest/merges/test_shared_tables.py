@@ -94,7 +94,7 @@ def test_a_table_is_known_by_its_location_in_other_branches(
 
 
 def file_of(client: Client, loaded: Json) -> str:
-    """The metadata file of a loaded table, which is written if commits do not write them."""
+    """Write the metadata file of a loaded table if it is missing, and return its location."""
     call(client.session, "export_metadata")
     return str(loaded["metadata-location"])
 
