@@ -174,8 +174,8 @@ def require_refresh_only(draft: TableDraft, table: TableName, view: View) -> Non
 
 
 def _require_valid_refresh(refresh: Json, table: TableName, view: View, before: TableDraft) -> None:
-    """Check that a refresh computed the current version of the view, with its current columns, and that no other refresh
-    was committed since it began.
+    """Check that a refresh computed the current version of the view, with its current columns, and that no other
+    refresh was committed since it began.
 
     Args:
         before: the storage table without the refresh.
