@@ -65,10 +65,6 @@ process decides an intent. In this time, others make 8 to 16 commits; after 32, 
 RIVALRY_MS = 1_000.0
 """Time for which other processes are expected to commit again after one of them committed first, in milliseconds."""
 
-CROWDED_COMMITS = 10.0
-"""Time after which a second lost swap does not show that other processes commit all the time, in multiples of the
-average duration of a commit."""
-
 
 def backoff_ms(attempt: int, age_ms: float, rng: random.Random) -> float:
     """Return the milliseconds to wait before retry number `attempt` (from 1) of a change that is `age_ms` old.
@@ -154,7 +150,7 @@ class Turns:
         self._rivals_until = now + RIVALRY_MS
         if now < max(self._again_until, self._crowded_until):
             self._crowded_until = now + RIVALRY_MS
-        self._again_until = now + CROWDED_COMMITS * max(self._decided_ms, self._commit_ms)
+        self._again_until = now + RIVALRY_MS
 
     def won(self) -> None:
         """Record that a commit was published."""

@@ -7,7 +7,7 @@ import random
 import msgspec
 
 from polaris_spark.clock import ManualClock
-from polaris_spark.commits.retry import CROWDED_COMMITS, RIVALRY_MS, Turns
+from polaris_spark.commits.retry import RIVALRY_MS, Turns
 from polaris_spark.commits.rows import Commit, Head, Slot
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.ids import IdGenerator, IdParts, Lease, pack
@@ -67,13 +67,13 @@ def test_other_processes_count_as_rivals_until_they_made_no_commit_for_a_while()
 
 def test_only_a_second_loss_soon_after_the_first_shows_that_others_commit_all_the_time() -> None:
     stage = Stage()
-    turns, apart = stage.turns, CROWDED_COMMITS * stage.turns.commit_ms
+    turns = stage.turns
     for _ in range(3):
         turns.lost()
         assert turns.contended
         assert not turns.crowded
         assert stage.pause(stage.head(MINE, OTHER)) == 0
-        stage.clock.advance(apart)
+        stage.clock.advance(RIVALRY_MS)
     turns.lost()
     turns.won()
     turns.lost()

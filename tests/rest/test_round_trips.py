@@ -47,11 +47,10 @@ def test_commits_and_loads_ask_the_database_no_more_often_than_they_must(catalog
 
 @pytest.fixture
 def store_of_two(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> Iterator[tuple[Client, Callable[[str], None]]]:
     """A catalog with two tables, and a function by which another process changes a table, or commits a
-    report ("report"). However slow the machine is, the processes commit too seldom to be crowded (`Turns.crowded`)."""
-    monkeypatch.setattr(retry, "CROWDED_COMMITS", 0.0)
+    report ("report")."""
     uri = f"sqlite://{tmp_path}/store.db"
     mine = connect(uri, tmp_path / "warehouse", metadata_files="never")
     mine.namespace("db")
@@ -74,10 +73,8 @@ def store_of_two(
 
 _OTHER_PROCESS = """
 import sys, uuid
-from polaris_spark.commits import retry
 from tests.rest.client import connect
 from tests.rest.test_metrics import SCAN, send
-retry.CROWDED_COMMITS = 0.0
 client = connect(sys.argv[1], None, create=False)
 for line in sys.stdin:
     if line.strip() == "report":
