@@ -44,18 +44,37 @@ class Measured(Protocol):
         ...
 
 
+def properties_of(folder: Path, metadata_files: str, store: str | None = None) -> dict[str, Any]:
+    """Return the properties of a catalog in a folder, which is made if it is missing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return {
+        "store": store or f"sqlite:///{folder}/polaris.db",
+        "warehouse": str(folder / "warehouse"),
+        "metadata_files": metadata_files,
+        "catalog": "bench",
+    }
+
+
 class Ours:
     """polaris_spark, called in process."""
 
     DURABILITY = "write-ahead log, synchronous=FULL"
     """Durability settings of `sqlite:` stores."""
 
-    def __init__(self, folder: Path, *, metadata_files: str, store: str | None = None) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        uri = store or f"sqlite:///{folder}/polaris.db"
-        self.session: Session = connect(
-            store=uri, warehouse=str(folder / "warehouse"), metadata_files=metadata_files, catalog="bench"
-        )
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        metadata_files: str,
+        store: str | None = None,
+        session: Session | None = None,
+    ) -> None:
+        """
+        Args:
+            store: URI of the store; by default a new one in `folder`.
+            session: an open catalog to use instead of opening one.
+        """
+        self.session = session or connect(**properties_of(folder, metadata_files, store))
         body = json.dumps({"namespace": [NAMESPACE]})
         status, _, answer = self.session.request("POST", "v1/namespaces", body=body)
         if status not in (200, 409):  # 409: another process, or an earlier round, was first

@@ -1,6 +1,7 @@
 """Processes that commit to one catalog, beside as many threads of one process, and beside as many connections of
 Iceberg's `JdbcCatalog` where it supports the database. Processes of one thread are also measured while one of them is
-stopped again and again, and beside as many processes that share nothing: each commits to a catalog in its own memory.
+stopped again and again, beside as many processes that share nothing (each commits to a catalog in its own memory), and
+beside as many that only send their requests to one process.
 """
 
 from __future__ import annotations
@@ -13,18 +14,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from benchmarks import costs
-from benchmarks.catalogs import NAMESPACE, Ours
+from benchmarks.catalogs import NAMESPACE, Ours, properties_of
 from benchmarks.databases import database_of
 from benchmarks.findings import Durability, Finding, LeftOut
 from benchmarks.jvm import JavaPrograms
 from benchmarks.measurement import Figure, Rate, Sample, compare, in_turns, limited
 from benchmarks.postgresql import new_database
 from benchmarks.processes import run_processes
+from benchmarks.sending import Sender, receiving
 from polaris_spark.databases import FILE_SCHEMES
 from polaris_spark.errors import PolarisError
+from polaris_spark.rest.session import Session
 from tests.servers.postgresql import PostgreSQL
 
 LEAST = 0.8
@@ -54,6 +57,8 @@ class Catalog(NamedTuple):
     folder: str
     shared: bool
     """Whether all writers change one table, instead of a table each."""
+    address: str = ""
+    """Address of the process that answers the requests of all writers; empty if each process answers its own."""
 
 
 def measure(
@@ -109,7 +114,8 @@ def _cost_of_pauses(folder: Path, rounds: int, seconds: float) -> Figure:
 @contextmanager
 def committing(catalog: Catalog, process: int) -> Iterator[Callable[[int, int], None]]:
     """Return a function that makes property commits."""
-    ours = Ours(Path(catalog.folder), metadata_files="never", store=catalog.store)
+    session = cast("Session", Sender(catalog.address)) if catalog.address else None
+    ours = Ours(Path(catalog.folder), metadata_files="never", store=catalog.store, session=session)
     handles: dict[int, object] = {}
     run = uuid.uuid4().hex[:8]  # rounds share the catalog
 
@@ -216,10 +222,17 @@ def _figures(
         rates = run_processes(writers, 1, seconds, committing, catalog._replace(store="memory:"))
         return Rate(sum(rate.per_second for rate in rates), sum(rate.failures for rate in rates))
 
+    def sending_to_one() -> Rate:
+        address = f"{catalog.folder}/socket"
+        properties = properties_of(Path(catalog.folder), "never", catalog.store)
+        with receiving(properties, address):
+            rates = run_processes(writers, 1, seconds, committing, catalog._replace(address=address))
+        return Rate(sum(rate.per_second for rate in rates), sum(rate.failures for rate in rates))
+
     shapes = _shapes(writers)
     sides = [partial(reached, shape) for shape in shapes]
-    *samples, beside, apart, peer = in_turns(
-        rounds, [*sides, beside_stopped, sharing_nothing, jdbc or (lambda: Rate(0.0))]
+    *samples, beside, apart, sent, peer = in_turns(
+        rounds, [*sides, beside_stopped, sharing_nothing, sending_to_one, jdbc or (lambda: Rate(0.0))]
     )
     where = f"{scheme}, {'one table' if catalog.shared else 'a table each'}"
     threads = f"ours, {shapes[-1].text}"
@@ -232,6 +245,7 @@ def _figures(
             figures.append(compare(what, ours, peer, least=least, faultless=True, beside=name))
         if shape.threads == 1:
             figures.append(compare(what, ours, apart, beside=f"ours, {shape.text} that share nothing"))
+            figures.append(compare(what, ours, sent, beside=f"ours, {shape.text} that send to one"))
         figures.append(_waits(shape, where))
     locks = scheme in FILE_SCHEMES  # a process that is stopped within a write keeps the lock
     figures.append(
