@@ -169,12 +169,6 @@ INTENT_MUTANTS: dict[str, Mutant] = {
                 "if only_look:",
             ),
         ),
-        {
-            **CROWD,
-            "threads": 1,
-            "think_ms": 0.0,
-            "gaps": (0.0,) * 4,
-            "rates": Rates(stall=0.05, delay_ms=3.0, stall_ms=(600_000.0, 6_000_000.0)),
-        },
+        {**CROWD, "threads": 1, "think_ms": 0.0, "gaps": (0.0,) * 4, "rates": Rates(delay_ms=3.0)},
     ),
 }
