@@ -197,8 +197,9 @@ def _figures(
     seconds: float,
     jdbc: Callable[[], Rate] | None,
 ) -> list[Figure]:
-    """Compare processes with one process of as many threads, with `JdbcCatalog`, with processes that share nothing, and
-    with a run in which one of the processes is stopped half of the time."""
+    """Compare processes with one process of as many threads, with `JdbcCatalog`, with processes that share nothing,
+    with processes that send their requests to one, and with a run in which one of the processes is stopped half of the
+    time."""
     alone: list[float] = []
     longest: list[float] = []
 

@@ -1,5 +1,5 @@
-"""Processes that send each request over a socket to one process, which commits for all of them. They do nothing else,
-so this is the most that handing changes over between the processes of one machine can reach."""
+"""Processes that send each request over a socket to one process, which commits for all of them. This is the simplest
+way of handing changes over between the processes of one machine."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 from polaris_spark.rest.opening import connect
 
 _SECONDS_TO_START = 60
+_SECONDS_TO_END = 10
 
 
 class Sender:
@@ -49,30 +50,45 @@ def receiving(properties: Mapping[str, Any], address: str) -> Iterator[None]:
         address: path of the Unix socket.
     """
     context = multiprocessing.get_context("spawn")
-    ready = context.Event()
-    process = context.Process(target=_receive, args=(dict(properties), address, ready), daemon=True)
+    mine, its = context.Pipe()
+    process = context.Process(target=_receive, args=(dict(properties), address, its), daemon=True)
     process.start()
+    its.close()  # so that the end of the process ends the pipe
     try:
-        if not ready.wait(_SECONDS_TO_START):
+        try:
+            started = mine.poll(_SECONDS_TO_START) and mine.recv() == "ready"
+        except EOFError:
+            started = False
+        if not started:
             raise RuntimeError("the process that commits for all did not start")
         yield
+        if not process.is_alive():
+            raise RuntimeError("the process that commits for all died")
     finally:
-        process.terminate()
-        process.join()
+        mine.close()
+        process.join(_SECONDS_TO_END)
+        process.kill()
         Path(address).unlink(missing_ok=True)
 
 
-def _receive(properties: dict[str, Any], address: str, ready: Any) -> None:
+def _receive(properties: dict[str, Any], address: str, parent: Any) -> None:
+    """Answer requests until `parent`, a pipe, is closed at the other end."""
     session = connect(**properties)
 
     def answer(connection: Connection) -> None:
-        with suppress(EOFError):
+        with suppress(EOFError, OSError):  # the sender ended
             while True:
                 method, path, query, body = json.loads(connection.recv_bytes())
                 answered = session.request(method, path, query=query, body=body)
                 connection.send_bytes(json.dumps(list(answered)).encode())
 
-    with Listener(address, "AF_UNIX", backlog=128) as listener:
-        ready.set()
-        while True:
-            threading.Thread(target=answer, args=(listener.accept(),), daemon=True).start()
+    def accept(listener: Listener) -> None:
+        with suppress(OSError):  # the listener was closed
+            while True:
+                threading.Thread(target=answer, args=(listener.accept(),), daemon=True).start()
+
+    with session, Listener(address, "AF_UNIX", backlog=128) as listener:
+        threading.Thread(target=accept, args=(listener,), daemon=True).start()
+        parent.send("ready")
+        with suppress(EOFError):
+            parent.recv()

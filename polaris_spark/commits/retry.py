@@ -147,10 +147,10 @@ class Turns:
         now = self._clock.monotonic_ms()
         self._won_until, self._next = -1.0, frozenset()
         self._heard_at = now
-        self._rivals_until = now + RIVALRY_MS
+        until = now + RIVALRY_MS
         if now < max(self._again_until, self._crowded_until):
-            self._crowded_until = now + RIVALRY_MS
-        self._again_until = now + RIVALRY_MS
+            self._crowded_until = until
+        self._rivals_until = self._again_until = until
 
     def won(self) -> None:
         """Record that a commit was published."""

@@ -46,9 +46,7 @@ def test_commits_and_loads_ask_the_database_no_more_often_than_they_must(catalog
 
 
 @pytest.fixture
-def store_of_two(
-    tmp_path: Path,
-) -> Iterator[tuple[Client, Callable[[str], None]]]:
+def store_of_two(tmp_path: Path) -> Iterator[tuple[Client, Callable[[str], None]]]:
     """A catalog with two tables, and a function by which another process changes a table, or commits a
     report ("report")."""
     uri = f"sqlite://{tmp_path}/store.db"
