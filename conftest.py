@@ -93,7 +93,7 @@ def write_to_memory(config: pytest.Config) -> None:
 def keep_compiled(config: pytest.Config) -> None:
     """Let the processes of the run, and those that tests start, keep the modules that they compile in pytest's cache,
     also if PYTHONDONTWRITEBYTECODE is set: each of them would compile the whole package again, and pytest would rewrite
-    the assertions of all tests again. If PYTHONPYCACHEPREFIX is set, it is used instead."""
+    the assertions of all tests again. If PYTHONPYCACHEPREFIX is set, they are kept in its folder."""
     cache = getattr(config, "cache", None)  # `-p no:cacheprovider` leaves it out
     if cache is not None:
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

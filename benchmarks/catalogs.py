@@ -45,7 +45,7 @@ class Measured(Protocol):
 
 
 def properties_of(folder: Path, metadata_files: str, store: str | None = None) -> dict[str, Any]:
-    """Return the properties of a catalog in a folder, which is made if it is missing."""
+    """Create a folder if it is missing, and return the properties of a catalog in it."""
     folder.mkdir(parents=True, exist_ok=True)
     return {
         "store": store or f"sqlite:///{folder}/polaris.db",

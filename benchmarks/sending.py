@@ -19,7 +19,7 @@ _SECONDS_TO_END = 10
 
 
 class Sender:
-    """A session that lets the process at an address answer its requests."""
+    """A session whose requests another process answers (`receiving`)."""
 
     def __init__(self, address: str) -> None:
         """
@@ -31,7 +31,7 @@ class Sender:
     def request(
         self, method: str, path: str, query: Mapping[str, str] | None = None, body: str | None = None
     ) -> tuple[int, dict[str, str], str]:
-        """Answer a request, as `Session.request` does."""
+        """Send a request to the other process, and return its answer. The arguments are those of `Session.request`."""
         self._connection.send_bytes(json.dumps([method, path, query, body]).encode())
         status, headers, answer = json.loads(self._connection.recv_bytes())
         return status, headers, answer

@@ -78,7 +78,7 @@ def test_only_a_second_loss_soon_after_the_first_shows_that_others_commit_all_th
     turns.won()
     turns.lost()
     assert not turns.crowded
-    stage.clock.advance(RIVALRY_MS / 2)  # attempts may be slow
+    stage.clock.advance(RIVALRY_MS / 2)  # a slow attempt
     turns.lost()
     assert turns.crowded
     stage.clock.advance(RIVALRY_MS / 2)
