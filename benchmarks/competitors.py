@@ -23,7 +23,7 @@ from benchmarks.findings import Durability, Finding, LeftOut
 from benchmarks.jvm import JavaPrograms
 from benchmarks.measurement import Figure, Rate, Sample, compare, in_turns, limited
 from benchmarks.postgresql import new_database
-from benchmarks.processes import run_processes
+from benchmarks.processes import Opened, run_processes
 from benchmarks.sending import Sender, receiving
 from polaris_spark.databases import FILE_SCHEMES
 from polaris_spark.errors import PolarisError
@@ -164,7 +164,7 @@ def _jdbc_catalog(
     return reached
 
 
-class _Shape(NamedTuple):
+class Shape(NamedTuple):
     """How the writers are divided into processes, and the results of their rounds."""
 
     processes: int
@@ -181,12 +181,28 @@ class _Shape(NamedTuple):
         return " of ".join(f"{number} {word}{ending * (number > 1)}" for number, word, ending in counted)
 
 
-def _shapes(writers: int) -> list[_Shape]:
+def rates_of(shape: Shape, seconds: float, opened: Opened, catalog: Catalog) -> list[Rate]:
+    """Run the processes of a shape and return their rates. Add the times of commits and the spread to the shape."""
+    rates = run_processes(shape.processes, shape.threads, seconds, opened, catalog)
+    times = sorted(time for rate in rates for time in rate.milliseconds)
+    shape.medians.append(statistics.median(times))
+    shape.p99s.append(times[min(len(times) - 1, int(len(times) * 0.99))])
+    shares = sorted(rate.per_second for rate in rates)
+    shape.spreads.append(shares[-1] / max(shares[0], 1e-9))
+    return rates
+
+
+def total(rates: Sequence[Rate]) -> Rate:
+    """Return the rate of several processes together."""
+    return Rate(sum(rate.per_second for rate in rates), sum(rate.failures for rate in rates))
+
+
+def _shapes(writers: int) -> list[Shape]:
     """Return the divisions of the writers to measure. The last one is a single process."""
     divisors = [number for number in range(writers, 0, -1) if writers % number == 0]
     if writers > MOST_DIVIDED:
         divisors = [writers, 1]
-    return [_Shape(number, writers // number, [], [], []) for number in divisors]
+    return [Shape(number, writers // number, [], [], []) for number in divisors]
 
 
 def _figures(
@@ -203,32 +219,25 @@ def _figures(
     alone: list[float] = []
     longest: list[float] = []
 
-    def reached(shape: _Shape) -> Rate:
-        rates = run_processes(shape.processes, shape.threads, seconds, committing, catalog)
-        times = sorted(time for rate in rates for time in rate.milliseconds)
-        shape.medians.append(statistics.median(times))
-        shape.p99s.append(times[min(len(times) - 1, int(len(times) * 0.99))])
-        shares = sorted(rate.per_second for rate in rates)
-        shape.spreads.append(shares[-1] / max(shares[0], 1e-9))
+    def reached(shape: Shape) -> Rate:
+        rates = rates_of(shape, seconds, committing, catalog)
         if shape.processes == writers:
             alone.append(sum(rate.per_second for rate in rates[1:]))
-        return Rate(sum(rate.per_second for rate in rates), sum(rate.failures for rate in rates))
+        return total(rates)
 
     def beside_stopped() -> Rate:
         others = run_processes(writers, 1, seconds, committing, catalog, stop_first=True)[1:]
         longest.append(max(rate.milliseconds[-1] for rate in others))
-        return Rate(sum(rate.per_second for rate in others), sum(rate.failures for rate in others))
+        return total(others)
 
     def sharing_nothing() -> Rate:
-        rates = run_processes(writers, 1, seconds, committing, catalog._replace(store="memory:"))
-        return Rate(sum(rate.per_second for rate in rates), sum(rate.failures for rate in rates))
+        return total(run_processes(writers, 1, seconds, committing, catalog._replace(store="memory:")))
 
     def sending_to_one() -> Rate:
         address = f"{catalog.folder}/socket"
         properties = properties_of(Path(catalog.folder), "never", catalog.store)
         with receiving(properties, address):
-            rates = run_processes(writers, 1, seconds, committing, catalog._replace(address=address))
-        return Rate(sum(rate.per_second for rate in rates), sum(rate.failures for rate in rates))
+            return total(run_processes(writers, 1, seconds, committing, catalog._replace(address=address)))
 
     shapes = _shapes(writers)
     sides = [partial(reached, shape) for shape in shapes]
@@ -247,7 +256,7 @@ def _figures(
         if shape.threads == 1:
             figures.append(compare(what, ours, apart, beside=f"ours, {shape.text} that share nothing"))
             figures.append(compare(what, ours, sent, beside=f"ours, {shape.text} that send to one"))
-        figures.append(_waits(shape, where))
+        figures.append(waits(shape, where))
     locks = scheme in FILE_SCHEMES  # a process that is stopped within a write keeps the lock
     figures.append(
         compare(
@@ -269,7 +278,7 @@ def _figures(
     return figures
 
 
-def _waits(shape: _Shape, where: str) -> Figure:
+def waits(shape: Shape, where: str) -> Figure:
     """Return a line about the times of commits, and about the shares of the processes."""
     pairs = zip(shape.p99s, shape.medians, strict=True)
     tail, spread = statistics.median(p99 / median for p99, median in pairs), statistics.median(shape.spreads)

@@ -17,6 +17,7 @@ from benchmarks import (
     competitors,
     contention,
     databases,
+    distant,
     earlier,
     expiry,
     first_query,
@@ -89,6 +90,16 @@ PARTS: dict[str, Part] = {
             seconds=of.seconds,
             writers=(2,) if of.quick else (8, 32),
             schemes=("sqlite",) if of.quick else of.schemes or ("sqlite", "postgresql"),
+        ),
+    ),
+    "distant": Part(
+        "processes beside threads, on a database that is far away",
+        lambda folder, of: distant.measure(
+            folder,
+            rounds=of.rounds,
+            seconds=5 * of.seconds,
+            writers=2 if of.quick else 8,
+            latencies_ms=(5.0,) if of.quick else (50.0, 200.0),
         ),
     ),
     "databases": Part(

@@ -62,8 +62,17 @@ FRESH_COMMITS: Final = 8.0
 """Time after which a process does not rely on the slot that it knows, in multiples of the average time until another
 process decides an intent. In this time, others make 8 to 16 commits; after 32, its slot is gone."""
 
-RIVALRY_MS = 1_000.0
-"""Time for which other processes are expected to commit again after one of them committed first, in milliseconds."""
+RIVALRY_MS, RIVALRY_COMMITS = 1_000.0, 10.0
+"""Time for which other processes are expected to commit again after one of them committed first: in milliseconds, and
+in multiples of the average duration of a commit. The longer time counts."""
+
+LOSSES_MS = 10_000.0
+"""Time within which a second lost swap in a row shows that other processes commit often, in milliseconds. On a database
+that is far away, a change that loses is read and computed again for a second or more before it can lose again."""
+
+YIELD_MS, LONGEST_YIELD_COMMITS = 400.0, 4.0
+"""Longest time for which a process waits for the process that is to commit next: in milliseconds, and in multiples of
+the average duration of a commit. The longer time counts."""
 
 
 def backoff_ms(attempt: int, age_ms: float, rng: random.Random) -> float:
@@ -128,6 +137,10 @@ class Turns:
         """Running average of the time until another process has decided an intent, in milliseconds."""
 
     @property
+    def _rivalry_ms(self) -> float:
+        return max(RIVALRY_MS, RIVALRY_COMMITS * self._commit_ms)
+
+    @property
     def contended(self) -> bool:
         """Whether another process is likely to commit first."""
         return self._rivals_until > 0.0 and self._clock.monotonic_ms() < self._rivals_until
@@ -147,10 +160,10 @@ class Turns:
         now = self._clock.monotonic_ms()
         self._won_until, self._next = -1.0, frozenset()
         self._heard_at = now
-        until = now + RIVALRY_MS
+        self._rivals_until = now + self._rivalry_ms
         if now < max(self._again_until, self._crowded_until):
-            self._crowded_until = until
-        self._rivals_until = self._again_until = until
+            self._crowded_until = self._rivals_until
+        self._again_until = now + LOSSES_MS
 
     def won(self) -> None:
         """Record that a commit was published."""
@@ -169,7 +182,7 @@ class Turns:
         if not self.contended:
             self._fruitless = 0
         self._won_until, self._next = -1.0, frozenset(nodes)
-        self._rivals_until = self._clock.monotonic_ms() + RIVALRY_MS
+        self._rivals_until = self._clock.monotonic_ms() + self._rivalry_ms
 
     def yielded(self, newest: int) -> None:
         """Record that this process waited for another one to commit. `newest` is the id of the newest commit now."""
@@ -189,7 +202,8 @@ class Turns:
 
     def yield_ms(self) -> float:
         """Return the milliseconds for which this process waits for the one that is to commit next."""
-        return min(CAP_MS, self._commit_ms * YIELD_COMMITS * 2.0**self._fruitless)
+        most = max(YIELD_MS, LONGEST_YIELD_COMMITS * self._commit_ms)
+        return min(most, self._commit_ms * YIELD_COMMITS * 2.0**self._fruitless)
 
     @property
     def committed_recently(self) -> bool:
@@ -221,7 +235,7 @@ class Turns:
             slots: number of processes that may wait.
         """
         usual = max(self._decided_ms, self._commit_ms) * self._rng.uniform(*PATIENCE)
-        most = RIVALRY_MS * self._rng.uniform(0.5, 1.0)
+        most = self._rivalry_ms * self._rng.uniform(0.5, 1.0)
         return min(most, max(usual, 2 * self._all_look_ms(slots)))
 
     def looked(self, took_ms: float) -> None:

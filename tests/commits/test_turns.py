@@ -7,7 +7,7 @@ import random
 import msgspec
 
 from polaris_spark.clock import ManualClock
-from polaris_spark.commits.retry import RIVALRY_MS, Turns
+from polaris_spark.commits.retry import LOSSES_MS, RIVALRY_COMMITS, RIVALRY_MS, YIELD_MS, Turns
 from polaris_spark.commits.rows import Commit, Head, Slot
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.ids import IdGenerator, IdParts, Lease, pack
@@ -73,12 +73,12 @@ def test_only_a_second_loss_soon_after_the_first_shows_that_others_commit_all_th
         assert turns.contended
         assert not turns.crowded
         assert stage.pause(stage.head(MINE, OTHER)) == 0
-        stage.clock.advance(RIVALRY_MS)
+        stage.clock.advance(LOSSES_MS)
     turns.lost()
     turns.won()
     turns.lost()
     assert not turns.crowded
-    stage.clock.advance(RIVALRY_MS / 2)  # a slow attempt
+    stage.clock.advance(3 * RIVALRY_MS)  # a slow attempt
     turns.lost()
     assert turns.crowded
     stage.clock.advance(RIVALRY_MS / 2)
@@ -89,6 +89,22 @@ def test_only_a_second_loss_soon_after_the_first_shows_that_others_commit_all_th
     assert not turns.crowded
     turns.lost()
     assert not turns.crowded
+
+
+def test_other_processes_count_as_rivals_for_longer_if_commits_take_long() -> None:
+    stage = Stage()
+    turns = stage.turns
+    short = turns.yield_ms()
+    for _ in range(100):
+        turns.tried(RIVALRY_MS)
+    _crowd(stage)
+    stage.clock.advance(0.9 * RIVALRY_COMMITS * RIVALRY_MS)
+    assert turns.contended
+    assert turns.crowded
+    assert short < YIELD_MS < RIVALRY_MS < turns.yield_ms()  # the other one can commit meanwhile
+    assert max(turns.patience(slots=2) for _ in range(100)) > RIVALRY_MS
+    stage.clock.advance(0.2 * RIVALRY_COMMITS * RIVALRY_MS)
+    assert not turns.contended
 
 
 def test_processes_with_more_than_their_share_of_commits_wait_longer_and_those_with_none_do_not_wait() -> (

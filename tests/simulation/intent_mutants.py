@@ -45,7 +45,7 @@ INTENT_MUTANTS: dict[str, Mutant] = {
             Patch(Intents, "_found", "if part.request", "if False"),
             Patch(Intents, "decide", "<= SLOT_COMMITS", "<= 1"),
         ),
-        {**CROWD, "keys": 2},
+        {**CROWD, "keys": 2, "processes": 12, "actions": 16},
     ),
     "a commit leaves the slot of an intent that it carried out": Mutant(
         (
