@@ -51,14 +51,19 @@ def die_at(left: int, backends: Sequence[Backend], operations: Collection[str] =
 
 
 def has_every_kill(scheme: str, config: pytest.Config) -> bool:
-    """Return whether processes are killed at every step on a database: an embedded one, PostgreSQL, and with the marker
+    """Return whether processes are killed at every step on a database: an embedded one, and with the marker
     `exhaustive` all others."""
-    return scheme in (*EMBEDDED, "postgresql") or "exhaustive" in config.option.markexpr
+    return scheme in EMBEDDED or "exhaustive" in config.option.markexpr
+
+
+STRIDE = 6
+"""Distance of the operations on the database before which processes are killed, unless `has_every_kill`. The databases
+begin at different operations."""
 
 
 def killed_before(scheme: str, config: pytest.Config) -> Iterator[int]:
     """Return the numbers of the operations on the database before which a process is killed: all of them, or the first
-    one, and then every third one, beginning at the second, third or fourth (`has_every_kill`)."""
+    one, and then one of each `STRIDE`, beginning at another one on each database (`has_every_kill`)."""
     if has_every_kill(scheme, config):
         return count(1)
-    return chain([1], count(2 + NETWORKED.index(scheme) % 3, 3))
+    return chain([1], count(2 + NETWORKED.index(scheme) % STRIDE, STRIDE))

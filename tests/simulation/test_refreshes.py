@@ -13,7 +13,7 @@ from tests.simulation.refreshes.scenario import simulate_refreshes
 from tests.sizes import TIMES, long
 
 SEEDS = 12
-LONG = 200 * TIMES
+LONG = 100 * TIMES
 
 
 def test_stored_rows_are_those_of_one_refresh_and_each_refresh_is_done_once() -> None:
@@ -40,7 +40,7 @@ def test_stored_rows_are_those_of_one_refresh_and_each_refresh_is_done_once() ->
     assert deleted > 0
 
 
-@pytest.mark.parametrize("seeds", [2, long(20)])
+@pytest.mark.parametrize("seeds", [2, long(10)])
 def test_many_concurrent_refreshes_are_as_if_one_came_after_the_other(seeds: int) -> None:
     failed = {
         seed: verdict.violations[0]

@@ -64,7 +64,9 @@ def test_queries_of_all_shapes_are_refreshed_incrementally(spark: SparkSession, 
         for name, view in views.items():
             strategy, reason = refreshed(spark, view)
             assert strategy in ("incremental", "none"), (name, reason)
-            assert contents(spark, f"SELECT * FROM {view}") == contents(spark, SHAPES[name]), name
+    # A refresh applies changes to the stored rows, so a wrong row of any round is still there.
+    for name, view in views.items():
+        assert contents(spark, f"SELECT * FROM {view}") == contents(spark, SHAPES[name]), name
 
 
 def is_planned(spark: SparkSession, query: str) -> bool:
@@ -92,7 +94,7 @@ def change(spark: SparkSession, namespace: str, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("first", "seeds"),
-    [(0, 4), pytest.param(1_000, 250, marks=pytest.mark.exhaustive)],
+    [(0, 2), pytest.param(1_000, 250, marks=pytest.mark.exhaustive)],
     ids=["some", "many"],
 )
 def test_random_queries_after_random_changes(spark: SparkSession, home: str, first: int, seeds: int) -> None:
