@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from benchmarks.competitors import Catalog, Shape, committing, rates_of, total, waits
+from benchmarks.competitors import LEAST, Catalog, Shape, committing, rates_of, total, waits
 from benchmarks.findings import Finding
 from benchmarks.measurement import Rate, compare, in_turns
 from benchmarks.processes import Opened
@@ -42,7 +42,9 @@ def measure(
             sides = [partial(_rate, shape, seconds, opened, catalog) for shape in shapes]
             ours, threads = in_turns(rounds, sides)
             what = f"property commits/s, {where}, {shapes[0].text}"
-            findings.append(compare(what, ours, threads, faultless=True, beside=f"ours, {shapes[1].text}"))
+            findings.append(
+                compare(what, ours, threads, least=LEAST, faultless=True, beside=f"ours, {shapes[1].text}")
+            )
             findings += [waits(shape, where) for shape in shapes]
     return findings
 

@@ -26,6 +26,9 @@ MOST_OTHERS: Final = 3
 """Number of commits of other processes that may leave an intent undecided, before its process commits the changes
 itself."""
 
+LOOK_MS: Final = 25.0
+"""Longest time between two looks at the row while another process is to commit next, in milliseconds."""
+
 WITHDRAW_MS: Final = 5_000.0
 """Time limit for changing the reference's row while the database fails, in milliseconds."""
 
@@ -97,7 +100,7 @@ class Handover:
         newest = known = self._heads.known().head.commit
         end = min(deadline, self._clock.monotonic_ms() + self._turns.yield_ms())
         while newest == known and (left := end - self._clock.monotonic_ms()) > 0:
-            self._clock.sleep_ms(min(left, self._turns.commit_ms))
+            self._clock.sleep_ms(min(left, self._turns.commit_ms, LOOK_MS))
             newest = self._heads.read().head.commit
         self._turns.yielded(newest)
 

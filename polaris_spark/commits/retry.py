@@ -66,9 +66,10 @@ RIVALRY_MS, RIVALRY_COMMITS = 1_000.0, 10.0
 """Time for which other processes are expected to commit again after one of them committed first: in milliseconds, and
 in multiples of the average duration of a commit. The longer time counts."""
 
-LOSSES_MS = 10_000.0
-"""Time within which a second lost swap in a row shows that other processes commit often, in milliseconds. On a database
-that is far away, a change that loses is read and computed again for a second or more before it can lose again."""
+LOSSES = 10.0
+"""Time within which a second lost swap in a row shows that other processes commit often, in multiples of the time for
+which other processes are expected to commit again. On a database that is far away, a change that loses is read and
+computed again for a second or more before it can lose again."""
 
 YIELD_MS, LONGEST_YIELD_COMMITS = 400.0, 4.0
 """Longest time for which a process waits for the process that is to commit next: in milliseconds, and in multiples of
@@ -152,8 +153,9 @@ class Turns:
         return self._crowded_until > 0.0 and self._clock.monotonic_ms() < self._crowded_until
 
     def tried(self, took_ms: float) -> None:
-        """Record that an attempt to publish a commit took `took_ms` milliseconds, whatever its outcome."""
-        self._commit_ms += (took_ms - self._commit_ms) / 8
+        """Record that an attempt to publish a commit took `took_ms` milliseconds, whatever its outcome. If the database
+        failed for a while, this counts as `RIVALRY_MS` only, so that no wait for other processes becomes long."""
+        self._commit_ms += (min(took_ms, RIVALRY_MS) - self._commit_ms) / 8
 
     def lost(self) -> None:
         """Record that another process committed first."""
@@ -163,7 +165,7 @@ class Turns:
         self._rivals_until = now + self._rivalry_ms
         if now < max(self._again_until, self._crowded_until):
             self._crowded_until = self._rivals_until
-        self._again_until = now + LOSSES_MS
+        self._again_until = now + LOSSES * self._rivalry_ms
 
     def won(self) -> None:
         """Record that a commit was published."""
@@ -212,10 +214,12 @@ class Turns:
 
     def handed_over(self, took_ms: float | None) -> None:
         """Record that another process decided an intent, `took_ms` milliseconds after it was published (None: it is not
-        known how long that took)."""
+        known how long that took). This counts like a lost swap."""
         self.lost()
         if took_ms is not None:
             self._decided_ms += (took_ms - self._decided_ms) / 8
+            if took_ms < self._commit_ms:  # the attempts of this process were slower than the database is now
+                self.tried(took_ms)
 
     @property
     def was_away(self) -> bool:
@@ -287,19 +291,18 @@ class Turns:
         """Whether a process without a slot made at least two recent commits. Such a process runs a release without
         slots, or there was no room for its slot. One commit is not enough: a process may get its slot afterwards."""
         known = {unpack(slot.following).node for slot in head.head.slots}
-        return any(made > 1 and node not in known for node, made in Counter(_recent_nodes(head)).items())
+        return any(made > 1 and node not in known for node, made in Counter(self._recent_nodes(head)).items())
 
     def _share(self, head: CommitReader) -> tuple[int, float]:
         """Return (number of other processes that made recent commits, this process's share of these commits). A share
         of 1.0 is a fair share."""
-        nodes = _recent_nodes(head)
+        nodes = self._recent_nodes(head)
         mine = self._ids.node()
         rivals = len({*nodes, mine}) - 1
         return rivals, nodes.count(mine) * (rivals + 1) / len(nodes)
 
-
-def _recent_nodes(head: CommitReader) -> list[int]:
-    """Return the node number of the process that made each of the last commits, of at most `RIVALRY_MS` before the
-    newest."""
-    since = id_time_ms(head.head.commit) - RIVALRY_MS
-    return [unpack(id).node for id in (head.head.commit, *head.commit.parents) if id_time_ms(id) > since]
+    def _recent_nodes(self, head: CommitReader) -> list[int]:
+        """Return the node number of the process that made each of the last commits, of at most the time for which other
+        processes are expected to commit again before the newest."""
+        since = id_time_ms(head.head.commit) - self._rivalry_ms
+        return [unpack(id).node for id in (head.head.commit, *head.commit.parents) if id_time_ms(id) > since]

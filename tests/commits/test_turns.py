@@ -7,7 +7,7 @@ import random
 import msgspec
 
 from polaris_spark.clock import ManualClock
-from polaris_spark.commits.retry import LOSSES_MS, RIVALRY_COMMITS, RIVALRY_MS, YIELD_MS, Turns
+from polaris_spark.commits.retry import LOSSES, RIVALRY_COMMITS, RIVALRY_MS, YIELD_MS, Turns
 from polaris_spark.commits.rows import Commit, Head, Slot
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.ids import IdGenerator, IdParts, Lease, pack
@@ -73,7 +73,7 @@ def test_only_a_second_loss_soon_after_the_first_shows_that_others_commit_all_th
         assert turns.contended
         assert not turns.crowded
         assert stage.pause(stage.head(MINE, OTHER)) == 0
-        stage.clock.advance(LOSSES_MS)
+        stage.clock.advance(LOSSES * RIVALRY_MS)
     turns.lost()
     turns.won()
     turns.lost()
@@ -105,6 +105,29 @@ def test_other_processes_count_as_rivals_for_longer_if_commits_take_long() -> No
     assert max(turns.patience(slots=2) for _ in range(100)) > RIVALRY_MS
     stage.clock.advance(0.2 * RIVALRY_COMMITS * RIVALRY_MS)
     assert not turns.contended
+
+
+def test_an_outage_of_the_database_makes_no_wait_long() -> None:
+    turns = Stage().turns
+    turns.tried(60_000.0)
+    assert turns.commit_ms <= RIVALRY_MS / 4
+    for _ in range(100):
+        turns.tried(60_000.0)
+    assert turns.patience(slots=2) <= RIVALRY_COMMITS * RIVALRY_MS
+    assert turns.yield_ms() <= 4 * RIVALRY_MS
+    for _ in range(100):
+        turns.handed_over(5.0)  # the database is fast again
+    assert turns.commit_ms < 10
+    assert turns.patience(slots=2) <= RIVALRY_MS
+
+
+def test_a_change_that_was_handed_over_counts_like_a_lost_swap() -> None:
+    stage = Stage()
+    stage.turns.handed_over(1.0)
+    stage.clock.advance(2 * RIVALRY_MS)
+    assert not stage.turns.crowded
+    stage.turns.lost()
+    assert stage.turns.crowded
 
 
 def test_processes_with_more_than_their_share_of_commits_wait_longer_and_those_with_none_do_not_wait() -> (

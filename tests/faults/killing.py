@@ -25,6 +25,9 @@ OPERATIONS = (
 )
 """The operations of a backend on rows."""
 
+STRIDE = 6
+"""Distance of the operations before which processes are killed on a database without every kill (`has_every_kill`)."""
+
 
 def die_at(left: int, backends: Sequence[Backend], operations: Collection[str] = OPERATIONS) -> None:
     """Let this process be killed by SIGKILL immediately before the `left`-th operation from now on.
@@ -56,14 +59,9 @@ def has_every_kill(scheme: str, config: pytest.Config) -> bool:
     return scheme in EMBEDDED or "exhaustive" in config.option.markexpr
 
 
-STRIDE = 6
-"""Distance of the operations on the database before which processes are killed, unless `has_every_kill`. The databases
-begin at different operations."""
-
-
 def killed_before(scheme: str, config: pytest.Config) -> Iterator[int]:
     """Return the numbers of the operations on the database before which a process is killed: all of them, or the first
-    one, and then one of each `STRIDE`, beginning at another one on each database (`has_every_kill`)."""
+    one, and then every `STRIDE`-th one. On most databases, these are others (`has_every_kill`)."""
     if has_every_kill(scheme, config):
         return count(1)
     return chain([1], count(2 + NETWORKED.index(scheme) % STRIDE, STRIDE))

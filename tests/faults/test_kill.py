@@ -58,8 +58,9 @@ def test_nothing_is_lost_or_doubled_when_processes_are_killed_or_paused(
 
 
 MOST_WAIT_S = 20.0
-"""Longest duration of a request while another process is dead or stopped, in seconds. It is a second at most on a
-machine that does nothing else, as the documentation says. A process that waits for a dead one needs more than 30 s."""
+"""Longest duration of a request while another process is dead or stopped, in seconds. On a machine that does nothing
+else, and if commits take at most 100 ms, it is a second at most, as the documentation says. A process that waits for a
+dead one needs more than 30 s."""
 
 
 @pytest.mark.parametrize("uri", databases(SHARED, ordinary=("sqlite",)), indirect=True)

@@ -22,6 +22,7 @@ IN_PROCESS = (
     "growth",
     "branches",
     "transactions",
+    "distant",
     "pyiceberg",
     "earlier",
 )
