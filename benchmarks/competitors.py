@@ -21,7 +21,7 @@ from benchmarks.catalogs import NAMESPACE, Ours, properties_of
 from benchmarks.databases import database_of
 from benchmarks.findings import Durability, Finding, LeftOut
 from benchmarks.jvm import JavaPrograms
-from benchmarks.measurement import Figure, Rate, Sample, compare, in_turns, limited
+from benchmarks.measurement import Figure, Rate, Sample, compare, in_turns, limited, total
 from benchmarks.postgresql import new_database
 from benchmarks.processes import Opened, run_processes
 from benchmarks.sending import Sender, receiving
@@ -190,11 +190,6 @@ def rates_of(shape: Shape, seconds: float, opened: Opened, catalog: Catalog) -> 
     shares = sorted(rate.per_second for rate in rates)
     shape.spreads.append(shares[-1] / max(shares[0], 1e-9))
     return rates
-
-
-def total(rates: Sequence[Rate]) -> Rate:
-    """Return the rate of several processes together."""
-    return Rate(sum(rate.per_second for rate in rates), sum(rate.failures for rate in rates))
 
 
 def _shapes(writers: int) -> list[Shape]:

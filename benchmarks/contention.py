@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.competitors import Catalog, committing
 from benchmarks.findings import Finding
-from benchmarks.measurement import Figure, Rate, Sample, compare, growth, in_turns
+from benchmarks.measurement import Figure, Rate, Sample, compare, growth, in_turns, total
 from benchmarks.postgresql import durability
 from benchmarks.processes import run_processes
 from tests.servers.postgresql import PostgreSQL
@@ -37,8 +37,7 @@ def measure(folder: Path, *, rounds: int, seconds: float, crowd: int = 8) -> lis
 
 def _processes(catalog: Catalog, rounds: int, seconds: float, processes: int) -> list[Figure]:
     def reached(processes: int) -> Rate:
-        rates = run_processes(processes, WRITERS // processes, seconds, committing, catalog)
-        return Rate(sum(rate.per_second for rate in rates), sum(rate.failures for rate in rates))
+        return total(run_processes(processes, WRITERS // processes, seconds, committing, catalog))
 
     several, one = in_turns(rounds, [lambda: reached(processes), lambda: reached(1)])
     what = f"property commits/s, never, {processes} processes x {WRITERS // processes} threads on one catalog"
@@ -54,8 +53,8 @@ def _fairness(catalog: Catalog, rounds: int, seconds: float, processes: int) -> 
         medians.append(statistics.median(time for rate in rates for time in rate.milliseconds))
         p99s.append(max(_at(rate.milliseconds, 0.99) for rate in rates))
         longest.append(max(rate.milliseconds[-1] for rate in rates))
-        total = sum(rate.per_second for rate in rates)
-        shares.append([rate.per_second / total for rate in rates])
+        together = total(rates).per_second
+        shares.append([rate.per_second / together for rate in rates])
     who = f"{processes} processes x {WRITERS // processes} threads on one catalog"
     median = Sample(tuple(medians))
     spread = sorted(min(shares, key=lambda one: min(one)), reverse=True)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from benchmarks import smallest
 from benchmarks.bare import REALM, Client, open_bare
 from benchmarks.findings import Durability, Finding, Grid, LeftOut
-from benchmarks.measurement import Figure, Rate, Sample, compare, in_turns, median_us, run_for
+from benchmarks.measurement import Figure, Rate, Sample, compare, in_turns, median_us, run_for, total
 from benchmarks.processes import run_processes
 from benchmarks.trips import round_trips
 from polaris_spark.backends import open_backend
@@ -207,8 +207,7 @@ def _by_threads(uri: str, sizes: Sizes) -> Rate:
 
 
 def _by_processes(uri: str, sizes: Sizes) -> Rate:
-    rates = run_processes(sizes.clients, 1, sizes.seconds, contender, uri)
-    return Rate(sum(rate.per_second for rate in rates), sum(rate.failures for rate in rates))
+    return total(run_processes(sizes.clients, 1, sizes.seconds, contender, uri))
 
 
 @contextmanager

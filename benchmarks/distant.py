@@ -1,7 +1,8 @@
 """Processes that commit to one catalog on a database that is far away, beside as many threads of one process.
 
-The database is SQLite, and each operation on it waits first. So the figures show how many operations follow each other
-in a commit, and how well processes wait for each other; the machine's speed matters little.
+The database is SQLite. Each operation on it waits first, as if the database were far away. So the figures depend on how
+many operations a commit makes one after the other, and on how the processes wait for each other. The speed of the
+machine matters little.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from benchmarks.competitors import LEAST, Catalog, Shape, committing, rates_of, total, waits
+from benchmarks.competitors import LEAST, Catalog, Shape, committing, rates_of, waits
 from benchmarks.findings import Finding
-from benchmarks.measurement import Rate, compare, in_turns
+from benchmarks.measurement import Rate, compare, in_turns, total
 from benchmarks.processes import Opened
 from polaris_spark.backends.sqlite import SQLiteBackend
 
@@ -25,11 +26,11 @@ OPERATIONS = ("read_objects", "write_objects", "read_reference", "swap_reference
 def measure(
     folder: Path, *, rounds: int, seconds: float, writers: int, latencies_ms: tuple[float, ...]
 ) -> list[Finding]:
-    """Compare processes with threads, with a table each and with one table for all.
+    """Compare processes of one thread with threads of one process, with a table each and with one table for all.
 
     Args:
         writers: number of processes, and of threads.
-        latencies_ms: times that each operation waits, in milliseconds.
+        latencies_ms: durations of the wait before each operation, in milliseconds; each is measured.
     """
     findings: list[Finding] = []
     for latency_ms in latencies_ms:
@@ -57,8 +58,10 @@ def _rate(shape: Shape, seconds: float, opened: Opened, catalog: Catalog) -> Rat
 def committing_far_away(
     latency_ms: float, catalog: Catalog, process: int
 ) -> Iterator[Callable[[int, int], None]]:
-    """Return a function that makes property commits on a database that is far away. Used by a process of its own, whose
-    SQLite backends are all slow."""
+    """Return a function that makes property commits to a SQLite store, and waits before each operation on the database.
+
+    All SQLite backends of this process become slow, so call it only in a process that the benchmark started.
+    """
 
     def slow(operation: Callable[..., object]) -> Callable[..., object]:
         def call(*arguments: object) -> object:

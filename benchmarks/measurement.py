@@ -55,6 +55,11 @@ class Rate(NamedTuple):
     """Time of each call in milliseconds, ascending."""
 
 
+def total(rates: Sequence[Rate]) -> Rate:
+    """Return the sum of the rates of several processes, and the sum of their failures."""
+    return Rate(sum(rate.per_second for rate in rates), sum(rate.failures for rate in rates))
+
+
 def compare(
     what: str,
     ours: Sample,

@@ -27,7 +27,8 @@ MOST_OTHERS: Final = 3
 itself."""
 
 LOOK_MS: Final = 25.0
-"""Longest time between two looks at the row while another process is to commit next, in milliseconds."""
+"""Longest pause between two reads of the reference's row while this process waits for another one to commit, in
+milliseconds."""
 
 WITHDRAW_MS: Final = 5_000.0
 """Time limit for changing the reference's row while the database fails, in milliseconds."""

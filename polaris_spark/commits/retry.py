@@ -63,17 +63,16 @@ FRESH_COMMITS: Final = 8.0
 process decides an intent. In this time, others make 8 to 16 commits; after 32, its slot is gone."""
 
 RIVALRY_MS, RIVALRY_COMMITS = 1_000.0, 10.0
-"""Time for which other processes are expected to commit again after one of them committed first: in milliseconds, and
-in multiples of the average duration of a commit. The longer time counts."""
+"""The rivalry time is `RIVALRY_MS` milliseconds, or `RIVALRY_COMMITS` times the average duration of a commit if that is
+longer. If another process committed first, this process expects for the rivalry time that others commit again."""
 
-LOSSES = 10.0
-"""Time within which a second lost swap in a row shows that other processes commit often, in multiples of the time for
-which other processes are expected to commit again. On a database that is far away, a change that loses is read and
-computed again for a second or more before it can lose again."""
+LOSS_RIVALRIES = 10.0
+"""Two lost swaps in a row show that other processes commit often if they are at most this multiple of the rivalry time
+apart. On a database that is far away, a process needs a second or more to apply a change again after it lost."""
 
 YIELD_MS, LONGEST_YIELD_COMMITS = 400.0, 4.0
-"""Longest time for which a process waits for the process that is to commit next: in milliseconds, and in multiples of
-the average duration of a commit. The longer time counts."""
+"""A process waits for the process that is to commit next for at most `YIELD_MS` milliseconds, or for at most
+`LONGEST_YIELD_COMMITS` times the average duration of a commit if that is longer."""
 
 
 def backoff_ms(attempt: int, age_ms: float, rng: random.Random) -> float:
@@ -139,6 +138,7 @@ class Turns:
 
     @property
     def _rivalry_ms(self) -> float:
+        """The rivalry time (`RIVALRY_MS`), in milliseconds."""
         return max(RIVALRY_MS, RIVALRY_COMMITS * self._commit_ms)
 
     @property
@@ -153,8 +153,10 @@ class Turns:
         return self._crowded_until > 0.0 and self._clock.monotonic_ms() < self._crowded_until
 
     def tried(self, took_ms: float) -> None:
-        """Record that an attempt to publish a commit took `took_ms` milliseconds, whatever its outcome. If the database
-        failed for a while, this counts as `RIVALRY_MS` only, so that no wait for other processes becomes long."""
+        """Record that an attempt to publish a commit took `took_ms` milliseconds, whatever its outcome.
+
+        An attempt counts as at most `RIVALRY_MS`. So an outage of the database does not make later waits long.
+        """
         self._commit_ms += (min(took_ms, RIVALRY_MS) - self._commit_ms) / 8
 
     def lost(self) -> None:
@@ -165,7 +167,7 @@ class Turns:
         self._rivals_until = now + self._rivalry_ms
         if now < max(self._again_until, self._crowded_until):
             self._crowded_until = self._rivals_until
-        self._again_until = now + LOSSES * self._rivalry_ms
+        self._again_until = now + LOSS_RIVALRIES * self._rivalry_ms
 
     def won(self) -> None:
         """Record that a commit was published."""
@@ -218,7 +220,9 @@ class Turns:
         self.lost()
         if took_ms is not None:
             self._decided_ms += (took_ms - self._decided_ms) / 8
-            if took_ms < self._commit_ms:  # the attempts of this process were slower than the database is now
+            if (
+                took_ms < self._commit_ms
+            ):  # the other process's commit took less time than this process's commits
                 self.tried(took_ms)
 
     @property
@@ -302,7 +306,7 @@ class Turns:
         return rivals, nodes.count(mine) * (rivals + 1) / len(nodes)
 
     def _recent_nodes(self, head: CommitReader) -> list[int]:
-        """Return the node number of the process that made each of the last commits, of at most the time for which other
-        processes are expected to commit again before the newest."""
+        """Return the node numbers of the processes that made the newest commit, and the commits before it within the
+        rivalry time."""
         since = id_time_ms(head.head.commit) - self._rivalry_ms
         return [unpack(id).node for id in (head.head.commit, *head.commit.parents) if id_time_ms(id) > since]

@@ -7,7 +7,7 @@ import random
 import msgspec
 
 from polaris_spark.clock import ManualClock
-from polaris_spark.commits.retry import LOSSES, RIVALRY_COMMITS, RIVALRY_MS, YIELD_MS, Turns
+from polaris_spark.commits.retry import LOSS_RIVALRIES, RIVALRY_COMMITS, RIVALRY_MS, YIELD_MS, Turns
 from polaris_spark.commits.rows import Commit, Head, Slot
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.ids import IdGenerator, IdParts, Lease, pack
@@ -73,7 +73,7 @@ def test_only_a_second_loss_soon_after_the_first_shows_that_others_commit_all_th
         assert turns.contended
         assert not turns.crowded
         assert stage.pause(stage.head(MINE, OTHER)) == 0
-        stage.clock.advance(LOSSES * RIVALRY_MS)
+        stage.clock.advance(LOSS_RIVALRIES * RIVALRY_MS)
     turns.lost()
     turns.won()
     turns.lost()

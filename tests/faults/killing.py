@@ -26,7 +26,7 @@ OPERATIONS = (
 """The operations of a backend on rows."""
 
 STRIDE = 6
-"""Distance of the operations before which processes are killed on a database without every kill (`has_every_kill`)."""
+"""On databases without every kill (`has_every_kill`), a process is killed before every `STRIDE`-th operation."""
 
 
 def die_at(left: int, backends: Sequence[Backend], operations: Collection[str] = OPERATIONS) -> None:
@@ -54,14 +54,14 @@ def die_at(left: int, backends: Sequence[Backend], operations: Collection[str] =
 
 
 def has_every_kill(scheme: str, config: pytest.Config) -> bool:
-    """Return whether processes are killed at every step on a database: an embedded one, and with the marker
-    `exhaustive` all others."""
+    """Return whether processes are killed before every operation on a database. This is so on embedded databases, and
+    with the marker `exhaustive` on all databases."""
     return scheme in EMBEDDED or "exhaustive" in config.option.markexpr
 
 
 def killed_before(scheme: str, config: pytest.Config) -> Iterator[int]:
     """Return the numbers of the operations on the database before which a process is killed: all of them, or the first
-    one, and then every `STRIDE`-th one. On most databases, these are others (`has_every_kill`)."""
+    one, and then every `STRIDE`-th one, beginning at a number that depends on the database."""
     if has_every_kill(scheme, config):
         return count(1)
     return chain([1], count(2 + NETWORKED.index(scheme) % STRIDE, STRIDE))

@@ -58,9 +58,9 @@ def test_nothing_is_lost_or_doubled_when_processes_are_killed_or_paused(
 
 
 MOST_WAIT_S = 20.0
-"""Longest duration of a request while another process is dead or stopped, in seconds. On a machine that does nothing
-else, and if commits take at most 100 ms, it is a second at most, as the documentation says. A process that waits for a
-dead one needs more than 30 s."""
+"""Upper limit of the duration of a request while another process is dead or stopped, in seconds. By the
+documentation, a request waits for at most a second if commits take at most 100 ms, but longer on a busy machine. A
+process that waits for a dead one until its deadline needs more than 30 s."""
 
 
 @pytest.mark.parametrize("uri", databases(SHARED, ordinary=("sqlite",)), indirect=True)

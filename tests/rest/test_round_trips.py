@@ -109,9 +109,9 @@ def test_a_process_learns_the_new_head_from_the_answer_of_its_lost_swap(
     read = backend.read_reference
 
     def refuse(realm: str, name: str) -> ReferenceRow | None:
-        if realm == SYSTEM_REALM:  # whether the realm is still active is read each second
+        if realm == SYSTEM_REALM:  # a request reads at most once a second whether the realm is active
             return read(realm, name)
-        raise AssertionError("the row is read")
+        raise AssertionError(f"the row of reference {name} was read")
 
     for round in range(3):
         monkeypatch.setattr(Turns, "_rivalry_ms", 0.0)  # as if the last overtaking was long ago
