@@ -31,6 +31,8 @@ def access_head(references: References) -> CommitReader | None:
     Raises:
         ReferenceGoneError: the reference was dropped. This does not turn access control off: requests are refused.
     """
+    if not references.is_open(ACCESS) and references.lookup(ACCESS) is None:
+        return None  # one read, where `read` would look three times
     try:
         return references.read(ACCESS)
     except ReferenceGoneError:

@@ -29,8 +29,9 @@ def amend_row(
     """Replace the head in a reference's row by `change(head)`, with a compare-and-swap, and return the row.
 
     No object is read, so this works even if the database has lost objects of the head. After a conflict with another
-    writer, the swap is repeated without a deadline. `retry.retried` is not used, because it would end these repetitions
-    at a deadline, and would not remember that the outcome of an earlier swap is unknown.
+    writer, the swap is repeated without a deadline, and at once if the database returned the new row. `retry.retried`
+    is not used, because it would end these repetitions at a deadline, and would not remember that the outcome of an
+    earlier swap is unknown.
 
     Args:
         change: returns the new head. It must be idempotent, because it is called again, perhaps on its own result,
@@ -51,9 +52,10 @@ def amend_row(
     attempt = 0
     doubt: OutcomeUnknownError | None = None  # a swap of the version `expected` may still happen
     expected = b""
+    known: ReferenceRow | None = None
     while True:
         try:
-            row = backend.read_reference(realm, name)
+            row, known = known or backend.read_reference(realm, name), None
             if row is None:
                 raise ReferenceGoneError(f"reference {name!r} of realm {realm!r} does not exist")
             if row.version != expected:
@@ -63,8 +65,12 @@ def amend_row(
             if after == before:
                 return row
             new = ReferenceRow(new_version(), encode_head(after))
-            if isinstance(backend.swap_reference(realm, name, row.version, new), Swapped):
+            outcome = backend.swap_reference(realm, name, row.version, new)
+            if isinstance(outcome, Swapped):
                 return new
+            known = outcome.current
+            if known is not None:
+                continue
         except OutcomeUnknownError as error:
             doubt = error
             if clock.monotonic_ms() - started > deadline_ms:

@@ -31,14 +31,16 @@ from polaris_spark.ids import IdGenerator
 from polaris_spark.index import Entry
 from polaris_spark.store.objects import ObjectRows
 
-SLOW_MS = 20.0
-"""Duration of a run of `Change.apply`, in milliseconds, above which the change counts as slow. A slow change is not run
-again in a batch with other changes."""
+SLOW_MS, SLOW_COMMITS = 20.0, 2.0
+"""Duration of a run of `Change.apply` above which the change counts as slow: `SLOW_MS` milliseconds, or `SLOW_COMMITS`
+times the average duration of a commit if that is longer, because the change may have to read rows of a database that is
+far away. A slow change is not run again in a batch with other changes."""
 
-TURN_MS = 200.0
-"""Time limit for applying all changes of a batch, in milliseconds. After this time, each remaining change still gets
-`SLOW_MS`. A change that exceeds its limit is applied outside the batch, by the thread that submitted it, so that the
-other changes of the batch do not wait for it."""
+TURN_MS, TURN_COMMITS = 200.0, 4.0
+"""Time limit for applying all changes of a batch: `TURN_MS` milliseconds, or `TURN_COMMITS` times the average duration
+of a commit if that is longer. After this time, each remaining change still gets `SLOW_MS`. A change that exceeds its
+limit is applied outside the batch, by the thread that submitted it, so that the other changes of the batch do not wait
+for it."""
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -136,11 +138,34 @@ class _BatchTimeExceeded(PrepareAgain):  # a signal, not an error, like its base
 class Applier:
     """Applies changes to commits of one reference, in memory."""
 
-    def __init__(self, name: str, ids: IdGenerator, clock: Clock, operation_lifetime_ms: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        ids: IdGenerator,
+        clock: Clock,
+        operation_lifetime_ms: int,
+        *,
+        commit_ms: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """
+        Args:
+            commit_ms: returns the average duration of a commit, in milliseconds.
+        """
         self._name = name
         self._ids = ids
         self._clock = clock
         self._lifetime_ms = operation_lifetime_ms
+        self._commit_ms = commit_ms
+
+    @property
+    def _slow_ms(self) -> float:
+        """The duration above which a change counts as slow (`SLOW_MS`), in milliseconds."""
+        return max(SLOW_MS, SLOW_COMMITS * self._commit_ms())
+
+    @property
+    def _turn_ms(self) -> float:
+        """The time limit for applying a batch (`TURN_MS`), in milliseconds."""
+        return max(TURN_MS, TURN_COMMITS * self._commit_ms())
 
     def begin(self, base: CommitReader) -> Applied:
         """Return an `Applied` without changes, whose working state is a copy of the commit `base`.
@@ -226,7 +251,7 @@ class Applier:
             return
         else:
             try:
-                result = self._run(state, pending, max(SLOW_MS, TURN_MS - applied.spent_ms), _turn_over)
+                result = self._run(state, pending, max(SLOW_MS, self._turn_ms - applied.spent_ms), _turn_over)
             finally:
                 applied.spent_ms += pending.took_ms
         _log(applied, operation)
@@ -295,7 +320,7 @@ class Applier:
         request_id: bytes,
         encode: Encode,
     ) -> ObjectRows | Redone:
-        left = TURN_MS - applied.spent_ms
+        left = self._turn_ms - applied.spent_ms
         if left <= 0:
             return Redone.LEFT_OUT
         logged = operation if operation.id else operation._replace(id=request_id)
@@ -311,7 +336,7 @@ class Applier:
         except OutcomeUnknownError:  # its process reports the error
             return Redone.VOID
         pending = Pending(change, now, now + left, self._clock.signal())
-        self._run(state, pending, min(left, SLOW_MS), _turn_over, prepare=True)
+        self._run(state, pending, min(left, self._slow_ms), _turn_over, prepare=True)
         effects = state.effects
         if not effects.entries or effects.files or effects.trees:
             return Redone.LEFT_OUT if effects else Redone.VOID
@@ -332,7 +357,7 @@ class Applier:
         state = State(base, self._ids.next_id)
         left = pending.deadline - self._clock.monotonic_ms()
         self._run(state, pending, left, _deadline_passed)
-        pending.too_long = pending.took_ms > TURN_MS
+        pending.too_long = pending.took_ms > self._turn_ms
 
     def _run(
         self,
@@ -368,7 +393,7 @@ class Applier:
         finally:
             state.check_time = unlimited
             pending.took_ms = monotonic_ms() - begun
-            pending.slow = pending.took_ms > SLOW_MS
+            pending.slow = pending.took_ms > self._slow_ms
         pending.memo = Memo(state.reads, state.effects.copy(), result, state.base.head.fence)
         return result
 

@@ -91,12 +91,14 @@ class Attempts:
         self._clock = clock
         self._rng = rng
         self._files = files
-        self._applier = Applier(name, ids, clock, settings.operation_lifetime_ms)
+        self._turns = Turns(ids, clock, rng)
+        self._applier = Applier(
+            name, ids, clock, settings.operation_lifetime_ms, commit_ms=lambda: self._turns.commit_ms
+        )
         self._builder = Builder(store, ids, settings)
         self._intents = Intents(
             store, ids, self._applier, mailbox, clock=clock, deadline_ms=settings.deadline_ms
         )
-        self._turns = Turns(ids, clock, rng)
         self._handover = Handover(
             store, name, heads, self._intents, self._turns, mailbox=mailbox, clock=clock, rng=rng
         )

@@ -75,11 +75,14 @@ class Decider:
             return
         found = self._mailbox.received(slot.following for slot in slots)
         following = applied.base.head.number + 1
+        looks = (
+            following % LOOKS_EVERY == 0
+        )  # for all slots at the same commits, since one read serves them all
         far = [
             id
             for slot in slots
             if (id := slot.following) not in found
-            and ((following - slot.number) % LOOKS_EVERY == 0 or not self._mailbox.is_near(unpack(id).node))
+            and ((looks and following - slot.number > 1) or not self._mailbox.is_near(unpack(id).node))
         ]
         if far:
             rows = self._store.backend.read_objects(self._store.realm, [ObjectKey(id) for id in far])

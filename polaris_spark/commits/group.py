@@ -93,7 +93,7 @@ class Pending:
         """Whether the thread that submitted the change applies it at a fresh head first, because it may have no effect.
         No other process can carry out such a change."""
         self.slow = False
-        """Whether the last run of `apply` took longer than `SLOW_MS`."""
+        """Whether the last run of `apply` was slow (`applier.SLOW_MS`)."""
         self.took_ms = 0.0
         """Duration of the last run of `apply`, in milliseconds."""
         self.too_long = False

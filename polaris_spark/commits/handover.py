@@ -166,11 +166,12 @@ class Handover:
                 return Waited(None, self._heads.adopt(row))
 
     def _looked(self, published: Published) -> tuple[ReferenceRow, Head, Outcomes | None]:
-        """Read the reference's row, and return it, its head, and the outcomes of a published intent at this head."""
+        """Read the reference's row, and return it, its head, and the outcomes of a published intent at this head. If an
+        answer came meanwhile, return what it says, because that needs no further reads."""
         begun = self._clock.monotonic_ms()
         row, head = self._heads.row()
         self._turns.looked(self._clock.monotonic_ms() - begun)
-        return row, head, self._intents.outcomes(published, head)
+        return self._intents.answer(published) or (row, head, self._intents.outcomes(published, head))
 
     def withdraw(self, published: Published, limit_ms: float) -> Outcomes | None:
         """Make sure that no later commit decides a published intent. Return the outcomes of its changes if a commit

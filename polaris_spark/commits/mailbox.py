@@ -31,7 +31,7 @@ _logger = logging.getLogger(__name__)
 MOST_BYTES: Final = 64 * 2**10
 """Maximum size of an intent in a message, in bytes."""
 
-NEAR_MS: Final = 1_000.0
+NEAR_MS: Final = 10_000.0
 """Time after a message during which its sender counts as near, in milliseconds."""
 
 _MOST_KEPT = 64

@@ -58,6 +58,10 @@ JUST_COMMITS = 4.0
 """Time after a commit in which other processes are not expected to have committed, in multiples of the average duration
 of a commit."""
 
+ANSWER_COMMITS: Final = 4.0
+"""Longest wait for an answer to an intent that was sent as a message, in multiples of the average duration of a commit.
+"""
+
 FRESH_COMMITS: Final = 8.0
 """Time after which a process does not rely on the slot that it knows, in multiples of the average time until another
 process decides an intent. In this time, others make 8 to 16 commits; after 32, its slot is gone."""
@@ -129,6 +133,7 @@ class Turns:
         """Node numbers of the processes whose turn is next; empty if no process is next."""
         self._fruitless = 0
         """Number of times in a row that this process waited for one of them, and none committed."""
+        self._measured = 1
         self._commit_ms = BASE_MS
         """Running average of the time that an attempt to publish a commit takes, in milliseconds."""
         self._read_ms = 0.0
@@ -157,7 +162,10 @@ class Turns:
 
         An attempt counts as at most `RIVALRY_MS`. So an outage of the database does not make later waits long.
         """
-        self._commit_ms += (min(took_ms, RIVALRY_MS) - self._commit_ms) / 8
+        self._measured = min(
+            self._measured + 1, 8
+        )  # the first seven have equal weights, so that a few suffice
+        self._commit_ms += (min(took_ms, RIVALRY_MS) - self._commit_ms) / self._measured
 
     def lost(self) -> None:
         """Record that another process committed first."""
@@ -263,7 +271,8 @@ class Turns:
     def answer_ms(self, slots: int) -> float:
         """Return the milliseconds to wait for an answer to an intent that was sent as a message, before looking at the
         reference's row. `slots` is the number of processes that may wait."""
-        return max(min(max(2.0, 2 * self._decided_ms), 50.0), self._all_look_ms(slots))
+        longest = max(50.0, ANSWER_COMMITS * self._commit_ms)
+        return max(min(max(2.0, 2 * self._decided_ms), longest), self._all_look_ms(slots))
 
     def _all_look_ms(self, slots: int) -> float:
         """Return the milliseconds that the looks of all waiting processes take, one after the other. If each process

@@ -161,6 +161,10 @@ class References(ReferenceRows):
         """Return all registrations, live and dropped, ordered by name."""
         return listed_in(self.root.read().index(REFERENCES))
 
+    def is_open(self, name: str) -> bool:
+        """Whether this process has opened the reference `name`, so that `read` need not look in the registry."""
+        return name in self._open
+
     def open(self, name: str) -> Committer:
         """Return the committer of a live reference. If the process that was creating or renaming the reference died
         before it had finished, finish this.

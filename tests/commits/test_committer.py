@@ -18,7 +18,7 @@ from polaris_spark.clock import ManualClock
 from polaris_spark.commits.change import Operation, PrepareAgain, made_ms
 from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.log import entries
-from polaris_spark.commits.rows import LogEntry, Move
+from polaris_spark.commits.rows import Head, LogEntry, Move
 from polaris_spark.commits.state import State, StoredObjects
 from polaris_spark.errors import (
     BadRequestError,
@@ -410,6 +410,24 @@ def test_a_process_goes_on_from_a_head_that_was_set_back(tmp_path: Path) -> None
         c.commit(Add("a"))
     assert number(c, "a") == 2
     assert traffic.round_trips == 3
+
+
+def test_an_amendment_that_was_overtaken_is_made_on_the_row_that_the_database_returned(
+    tmp_path: Path,
+) -> None:
+    backend, fast = (open_backend(f"sqlite://{tmp_path}/store.db") for _ in range(2))
+    c, other = committer(backend), committer(fast)
+    other.commit(Add("a"))
+    others = [Add("a"), Add("a")]
+
+    def fenced(head: Head) -> Head:
+        if others:
+            other.commit(others.pop())
+        return msgspec.structs.replace(head, fence=7)
+
+    with counted(backend) as traffic:
+        assert c.amend(fenced).head.number == 3
+    assert traffic.round_trips == 5  # read, three swaps, and read the newest commit
 
 
 def make_newer(backend: Backend, id: int, type: bytes) -> None:

@@ -132,6 +132,26 @@ def test_a_process_that_gets_an_answer_reads_nothing(backend: Backend, *, reques
     assert rivals.commits()[-1] == [theirs.name.decode(), mine.name.decode()]
 
 
+def test_an_answer_that_comes_during_a_read_of_the_row_saves_further_reads(backend: Backend) -> None:
+    rivals = Rivals(backend, office=Office())
+    for _ in range(2):
+        rivals.meanwhile(lambda: rivals.b.commit(Add("same", 10)))
+        rivals.a.commit(Requested("same"))
+    reads: list[str] = []
+    row = rivals.a._heads.row
+
+    def row_after_a_commit() -> object:
+        rivals.a._heads.row = row  # type: ignore[method-assign]
+        rivals.b.commit(Add("same", 10))
+        backend.read_objects = _counted(backend.read_objects, "", reads)  # type: ignore[method-assign, assignment]
+        return row()
+
+    rivals.a._heads.row = row_after_a_commit  # type: ignore[method-assign, assignment]
+    assert rivals.a.commit(Requested("same")) == 33
+    assert not reads
+    assert rivals.commits()[-1] == ["same", "same"]
+
+
 @object_type("test-piece", revision=1)
 class Piece(msgspec.Struct, frozen=True, array_like=True):
     """An object of which the objects of later changes are parts, too."""

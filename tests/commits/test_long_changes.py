@@ -81,6 +81,15 @@ def test_a_long_change_leaves_its_batch_after_its_time_and_is_applied_outside(
     assert change.apart == [100 * STEP_MS]
 
 
+def test_a_change_that_reads_rows_far_away_stays_in_its_batch(c: Committer, clock: ManualClock) -> None:
+    for _ in range(20):
+        c._attempts._turns.tried(400.0)  # the duration of a commit
+    change = Long(c, clock, steps=20)
+    assert c.commit(change) == 1
+    assert change.in_turn == [20 * STEP_MS]
+    assert change.apart == []
+
+
 def test_a_change_of_many_parts_is_applied_only_outside_batches(c: Committer, clock: ManualClock) -> None:
     change = Long(c, clock, steps=100, large=True)
     assert c.commit(change) == 1

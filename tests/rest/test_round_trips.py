@@ -47,6 +47,13 @@ def test_commits_and_loads_ask_the_database_no_more_often_than_they_must(catalog
         assert traffic.round_trips == 3
 
 
+def test_a_realm_without_access_control_looks_once_whether_it_was_turned_on(catalog: Client) -> None:
+    catalog.session.access.refresh()
+    with counted(catalog.session.connection.backend) as traffic:
+        assert not catalog.session.access.is_on
+    assert traffic.round_trips == 1
+
+
 @pytest.fixture
 def store_of_two(tmp_path: Path) -> Iterator[tuple[Client, Callable[[str], None]]]:
     """A catalog with two tables, and a function by which another process changes a table, or commits a

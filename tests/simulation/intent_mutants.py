@@ -34,8 +34,8 @@ INTENT_MUTANTS: dict[str, Mutant] = {
             Patch(
                 Applier,
                 "_try_request",
-                "left = TURN_MS",
-                "if operation.id[-1] % 2: raise RequestError\n    left = TURN_MS",
+                "left = self._turn_ms",
+                "if operation.id[-1] % 2: raise RequestError\n    left = self._turn_ms",
             ),
         ),
         {**CROWD, "keys": 2},
