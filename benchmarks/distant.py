@@ -2,11 +2,13 @@
 
 The database is SQLite. Each operation on it waits first, as if the database were far away. So the figures depend on how
 many operations a commit makes one after the other, and on how the processes wait for each other. The speed of the
-machine matters little.
+machine matters little. The processes are measured twice: as on one machine, and as on a machine each, where they cannot
+send messages to each other.
 """
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,16 +39,35 @@ def measure(
         for shared in (False, True):
             where = f"{latency_ms:g} ms away, {'one table' if shared else 'a table each'}"
             catalog = Catalog(f"sqlite:{folder}/{latency_ms:g}-{shared}.db", str(folder), shared)
-            shapes = [Shape(writers, 1, [], [], []), Shape(1, writers, [], [], [])]
-            opened = partial(committing_far_away, latency_ms)
-
-            sides = [partial(_rate, shape, seconds, opened, catalog) for shape in shapes]
-            ours, threads = in_turns(rounds, sides)
-            what = f"property commits/s, {where}, {shapes[0].text}"
-            findings.append(
-                compare(what, ours, threads, least=LEAST, faultless=True, beside=f"ours, {shapes[1].text}")
+            near, apart, threads = (
+                Shape(processes, writers // processes, [], [], []) for processes in (writers, writers, 1)
             )
-            findings += [waits(shape, where) for shape in shapes]
+            sides = [
+                partial(_rate, shape, seconds, partial(opened, latency_ms), catalog)
+                for shape, opened in (
+                    (near, committing_far_away),
+                    (apart, committing_from_another_machine),
+                    (threads, committing_far_away),
+                )
+            ]
+            *samples, peer = in_turns(rounds, sides)
+            for shape, sample, machines in (
+                (near, samples[0], "one machine"),
+                (apart, samples[1], "a machine each"),
+            ):
+                what = f"{where}, on {machines}"
+                findings.append(
+                    compare(
+                        f"property commits/s, {what}, {shape.text}",
+                        sample,
+                        peer,
+                        least=LEAST if shape is near else None,
+                        faultless=True,
+                        beside=f"ours, {threads.text}",
+                    )
+                )
+                findings.append(waits(shape, what))
+            findings.append(waits(threads, where))
     return findings
 
 
@@ -73,4 +94,16 @@ def committing_far_away(
     for name in OPERATIONS:
         setattr(SQLiteBackend, name, slow(getattr(SQLiteBackend, name)))
     with committing(catalog, process) as commit:
+        yield commit
+
+
+@contextmanager
+def committing_from_another_machine(
+    latency_ms: float, catalog: Catalog, process: int
+) -> Iterator[Callable[[int, int], None]]:
+    """Do the same in a process that cannot send messages to others (`commits.mailbox`), as on a machine of its own."""
+    own = Path(catalog.folder, f"machine-{process}")
+    own.mkdir(exist_ok=True)
+    tempfile.tempdir = str(own)
+    with committing_far_away(latency_ms, catalog, process) as commit:
         yield commit

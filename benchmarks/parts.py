@@ -97,9 +97,9 @@ PARTS: dict[str, Part] = {
         lambda folder, of: distant.measure(
             folder,
             rounds=of.rounds,
-            seconds=5 * of.seconds,
+            seconds=(2 if of.quick else 10) * of.seconds,
             writers=2 if of.quick else 8,
-            latencies_ms=(5.0,) if of.quick else (50.0, 200.0),
+            latencies_ms=(5.0,) if of.quick else (10.0, 50.0, 200.0),
         ),
     ),
     "databases": Part(

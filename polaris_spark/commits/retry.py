@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -138,6 +139,8 @@ class Turns:
         """Running average of the time that an attempt to publish a commit takes, in milliseconds."""
         self._read_ms = 0.0
         """Running average of the time that it takes to read the reference's row, in milliseconds."""
+        self._least_read_ms = math.inf
+        """Shortest of these times: that of a database without load, in milliseconds."""
         self._decided_ms = BASE_MS
         """Running average of the time until another process has decided an intent, in milliseconds."""
 
@@ -257,6 +260,7 @@ class Turns:
     def looked(self, took_ms: float) -> None:
         """Record that the reference's row was read in `took_ms` milliseconds."""
         self._read_ms += (min(took_ms, RIVALRY_MS) - self._read_ms) / 8
+        self._least_read_ms = min(took_ms, self._least_read_ms)
 
     def look_ms(self, looks: int, slots: int) -> float:
         """Return the milliseconds to wait before looking at the reference's row while an intent is published.
@@ -277,7 +281,7 @@ class Turns:
     def _all_look_ms(self, slots: int) -> float:
         """Return the milliseconds that the looks of all waiting processes take, one after the other. If each process
         waits so long, their looks do not slow the database down for the one that commits."""
-        return min(RIVALRY_MS / 2, slots * self._read_ms)
+        return min(RIVALRY_MS / 2, 2 * slots * max(0.0, self._read_ms - self._least_read_ms))
 
     def courtesy_ms(self) -> float:
         """Return the milliseconds for which the process that made the newest commit waits for the intents of others."""

@@ -144,7 +144,7 @@ INTENT_MUTANTS: dict[str, Mutant] = {
             Patch(Intents, "_found", "found[number] = []", "pass"),
             Patch(Intents, "decide", "<= SLOT_COMMITS", "<= 1"),
         ),
-        CROWD,
+        {**CROWD, "rates": Rates(stall=0.02, stall_ms=(20.0, 200.0), delay_ms=3.0)},
     ),
     "the intent of a process that died is carried out at any time": Mutant(
         (Patch(Decider, "_carry", "> self._lifetime_ms", "> float('inf')"),),

@@ -48,7 +48,7 @@ def test_two_executors_read_every_object_once(
     assert len([rows for rows in found["by executor"].values() if rows]) == 2, found
 
 
-@pytest.mark.parametrize("database", ["postgresql", "s3"])
+@pytest.mark.parametrize("database", ["postgresql", pytest.param("s3", marks=pytest.mark.exhaustive)])
 def test_executors_carry_out_maintenance(
     driver: ClusterDriver, store_on: StoreOn, tmp_path: Path, database: str
 ) -> None:

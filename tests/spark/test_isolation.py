@@ -122,6 +122,13 @@ def begun(parties: Parties, request: pytest.FixtureRequest) -> Iterator[tuple[Pa
             party.call("rollback")
 
 
+on_one_database = pytest.mark.parametrize(
+    "parties", ["sqlite", pytest.param("postgresql", marks=pytest.mark.exhaustive)], indirect=True
+)
+"""For histories that need no second database, because it stores the same objects as in the histories that have two: a
+lost update, mixed writes, and skewed writes."""
+
+
 def test_g0_writes_of_two_transactions_are_not_mixed(begun: tuple[Parties, str]) -> None:
     (one, two, third), _ = begun
     one.write("x", 11)
@@ -134,6 +141,7 @@ def test_g0_writes_of_two_transactions_are_not_mixed(begun: tuple[Parties, str])
     assert third.read("x", "y") == [11, 21]
 
 
+@on_one_database
 def test_g1_no_aborted_intermediate_or_circular_reads(begun: tuple[Parties, str]) -> None:
     (one, two, third), level = begun
     one.write("x", 101)
@@ -146,6 +154,7 @@ def test_g1_no_aborted_intermediate_or_circular_reads(begun: tuple[Parties, str]
     assert two.is_refused() == (level == "serializable")  # it read x, which has been changed
 
 
+@on_one_database
 def test_g1a_rolled_back_changes_are_never_visible(begun: tuple[Parties, str]) -> None:
     (one, two, third), _ = begun
     one.write("x", 101)
@@ -156,6 +165,7 @@ def test_g1a_rolled_back_changes_are_never_visible(begun: tuple[Parties, str]) -
     assert third.read("x", "y") == [10, 22]
 
 
+@on_one_database
 def test_otv_a_transaction_that_was_observed_does_not_vanish(begun: tuple[Parties, str]) -> None:
     (one, two, third), level = begun
     one.write("x", 11)
@@ -169,6 +179,7 @@ def test_otv_a_transaction_that_was_observed_does_not_vanish(begun: tuple[Partie
     assert not third.is_refused()
 
 
+@on_one_database
 def test_pmp_and_g_single_a_transaction_reads_one_state(begun: tuple[Parties, str]) -> None:
     (one, two, _), _ = begun
     assert one.read("x") == [10]
@@ -202,6 +213,7 @@ def test_g2_item_write_skew_is_forbidden_if_serializable(begun: tuple[Parties, s
     assert third.read("x", "y") == [11, 20 if level == "serializable" else 21]
 
 
+@on_one_database
 def test_g2_phantoms_are_forbidden_if_serializable(begun: tuple[Parties, str]) -> None:
     (one, two, third), level = begun
     for party, name in ((one, "p"), (two, "q")):
@@ -213,12 +225,6 @@ def test_g2_phantoms_are_forbidden_if_serializable(begun: tuple[Parties, str]) -
     assert made == ({"p"} if level == "serializable" else {"p", "q"})
     for name in made:
         third.sql(f"DROP TABLE {third.catalog}.h.{name}")
-
-
-on_one_database = pytest.mark.parametrize(
-    "parties", ["sqlite", pytest.param("postgresql", marks=pytest.mark.exhaustive)], indirect=True
-)
-"""For histories of predicates: the database stores the same objects as in the histories above."""
 
 
 @on_one_database

@@ -133,6 +133,7 @@ BRANCH_MUTANTS: dict[str, Mutant] = {
         (Patch(run.ExpiryRun, "_fence_other_branches", "references.fence(registered.row_name)", "pass"),),
         EXPIRING,
         most=120,
+        first=6,
     ),
     "a merged table is older than its snapshots": Mutant(
         (Patch(table_merge._Merge, "__init__", "if not restores:", "if False:"),),
