@@ -32,7 +32,7 @@ def access_head(references: References) -> CommitReader | None:
         ReferenceGoneError: the reference was dropped. This does not turn access control off: requests are refused.
     """
     if not references.is_open(ACCESS) and references.lookup(ACCESS) is None:
-        return None  # one read, where `read` would look three times
+        return None  # one read; `references.read` would read the registry three times, and the handler below once more
     try:
         return references.read(ACCESS)
     except ReferenceGoneError:

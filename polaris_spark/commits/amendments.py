@@ -15,6 +15,10 @@ from polaris_spark.commits.rows import Head
 from polaris_spark.errors import OutcomeUnknownError, ReferenceGoneError, StorageFullError, TryAgainError
 from polaris_spark.store.references import new_version
 
+AT_ONCE = 3
+"""Number of conflicts after each of which an amendment is repeated without a pause. More of them show that many
+processes amend the row at the same time."""
+
 
 def amend_row(
     backend: Backend,
@@ -29,9 +33,9 @@ def amend_row(
     """Replace the head in a reference's row by `change(head)`, with a compare-and-swap, and return the row.
 
     No object is read, so this works even if the database has lost objects of the head. After a conflict with another
-    writer, the swap is repeated without a deadline, and at once if the database returned the new row. `retry.retried`
-    is not used, because it would end these repetitions at a deadline, and would not remember that the outcome of an
-    earlier swap is unknown.
+    writer, the swap is repeated without a deadline: the first times at once, on the row that the database returned.
+    `retry.retried` is not used, because it would end these repetitions at a deadline, and would not remember that the
+    outcome of an earlier swap is unknown.
 
     Args:
         change: returns the new head. It must be idempotent, because it is called again, perhaps on its own result,
@@ -68,8 +72,8 @@ def amend_row(
             outcome = backend.swap_reference(realm, name, row.version, new)
             if isinstance(outcome, Swapped):
                 return new
-            known = outcome.current
-            if known is not None:
+            if attempt < AT_ONCE and outcome.current is not None:
+                attempt, known = attempt + 1, outcome.current
                 continue
         except OutcomeUnknownError as error:
             doubt = error

@@ -33,11 +33,11 @@ from polaris_spark.store.objects import ObjectRows
 
 SLOW_MS, SLOW_COMMITS = 20.0, 2.0
 """Duration of a run of `Change.apply` above which the change counts as slow: `SLOW_MS` milliseconds, or `SLOW_COMMITS`
-times the average duration of a commit if that is longer, because the change may have to read rows of a database that is
+times the usual duration of a commit if that is longer, because the change may have to read rows of a database that is
 far away. A slow change is not run again in a batch with other changes."""
 
-TURN_MS, TURN_COMMITS = 200.0, 4.0
-"""Time limit for applying all changes of a batch: `TURN_MS` milliseconds, or `TURN_COMMITS` times the average duration
+TURN_MS, TURN_COMMITS = 200.0, 3.0
+"""Time limit for applying all changes of a batch: `TURN_MS` milliseconds, or `TURN_COMMITS` times the usual duration
 of a commit if that is longer. After this time, each remaining change still gets `SLOW_MS`. A change that exceeds its
 limit is applied outside the batch, by the thread that submitted it, so that the other changes of the batch do not wait
 for it."""
@@ -149,7 +149,7 @@ class Applier:
     ) -> None:
         """
         Args:
-            commit_ms: returns the average duration of a commit, in milliseconds.
+            commit_ms: returns the usual duration of a commit, in milliseconds.
         """
         self._name = name
         self._ids = ids

@@ -75,9 +75,8 @@ class Decider:
             return
         found = self._mailbox.received(slot.following for slot in slots)
         following = applied.base.head.number + 1
-        looks = (
-            following % LOOKS_EVERY == 0
-        )  # for all slots at the same commits, since one read serves them all
+        # The same commits for all slots: one read serves them all.
+        looks = following % LOOKS_EVERY == 0
         far = [
             id
             for slot in slots

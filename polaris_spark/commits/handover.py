@@ -30,6 +30,9 @@ LOOK_MS: Final = 25.0
 """Longest pause between two reads of the reference's row while this process waits for another one to commit, in
 milliseconds."""
 
+PART_MS: Final = 25.0
+"""Longest time without a look whether an answer has come, in milliseconds."""
+
 WITHDRAW_MS: Final = 5_000.0
 """Time limit for changing the reference's row while the database fails, in milliseconds."""
 
@@ -138,10 +141,15 @@ class Handover:
             if answer is None and not only_look:
                 sent = not self._intents.written
                 pause = self._turns.answer_ms(slots) if sent else self._turns.look_ms(looks, slots)
-                self._mailbox.wait(min(pause, max(0.0, deadline - self._clock.monotonic_ms())))
-                answer = self._intents.answer(published)
+                left = min(since + patience, deadline) - self._clock.monotonic_ms()
+                answer = self._await_answer(published, min(pause, left))
             looks += 1
-            row, head, outcomes = answer or self._looked(published)
+            if answer is None:
+                row, head = self._looked()
+                answer = self._intents.answer(
+                    published
+                )  # it may have come meanwhile, and needs no further reads
+            row, head, outcomes = answer or (row, head, self._intents.outcomes(published, head))
             now = self._clock.monotonic_ms()
             if outcomes is not None:
                 self._turns.handed_over(None if only_look else now - begun)
@@ -156,22 +164,38 @@ class Handover:
                 return Waited(outcomes, None)
             if seen != head.commit:
                 others += seen != 0
-                seen, since = head.commit, now
+                if seen or head.commit != base.commit:
+                    since = now
+                seen = head.commit
                 if not only_look and (unpack(seen).node != made_by or others > 1):
                     made_by = unpack(seen).node
                     self._intents.publish(published, head, write=others > 1)
-            if only_look or others > MOST_OTHERS or now - since >= patience or now >= deadline:
+            if only_look or others > MOST_OTHERS or now >= min(since + patience, deadline):
                 if not only_look and head.commit == base.commit:
                     self._turns.waited_in_vain()
                 return Waited(None, self._heads.adopt(row))
 
-    def _looked(self, published: Published) -> tuple[ReferenceRow, Head, Outcomes | None]:
-        """Read the reference's row, and return it, its head, and the outcomes of a published intent at this head. If an
-        answer came meanwhile, return what it says, because that needs no further reads."""
+    def _await_answer(self, published: Published, ms: float) -> tuple[ReferenceRow, Head, Outcomes] | None:
+        """Wait for the answer to a published intent, and return it (`Intents.answer`). Return None after `ms`
+        milliseconds, or if another message came first.
+
+        The wait has short parts, because another thread of this process may receive the answer.
+        """
+        end = self._clock.monotonic_ms() + ms
+        while (begun := self._clock.monotonic_ms()) < end:
+            part = min(end - begun, PART_MS)
+            self._mailbox.wait(part)
+            answer = self._intents.answer(published)
+            if answer is not None or self._clock.monotonic_ms() < begun + part:
+                return answer
+        return None
+
+    def _looked(self) -> tuple[ReferenceRow, Head]:
+        """Read the reference's row, and return it and its head."""
         begun = self._clock.monotonic_ms()
-        row, head = self._heads.row()
+        found = self._heads.row()
         self._turns.looked(self._clock.monotonic_ms() - begun)
-        return self._intents.answer(published) or (row, head, self._intents.outcomes(published, head))
+        return found
 
     def withdraw(self, published: Published, limit_ms: float) -> Outcomes | None:
         """Make sure that no later commit decides a published intent. Return the outcomes of its changes if a commit

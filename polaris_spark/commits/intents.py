@@ -234,8 +234,7 @@ class Intents:
         if write or not self._mailbox.send(node, published.id, rows[0].value):
             self._store.backend.write_objects(self._store.realm, rows)
             self.written = True
-            if write:
-                self._mailbox.send(node, published.id, b"")
+            self._mailbox.send(node, published.id, b"")
 
     def answer(self, published: Published) -> tuple[ReferenceRow, Head, Outcomes] | None:
         """Return what another process sent when it had decided a published intent: the reference's row, its head, and

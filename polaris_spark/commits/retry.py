@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection
 from typing import Final, TypeVar
 
@@ -21,12 +20,14 @@ DEADLINE_MS: Final = 60_000.0
 
 BASE_MS = 2.0
 CAP_MS = 400.0
+LEAST_COMMIT_MS = 0.1
+"""Shortest duration of a commit that counts, in milliseconds."""
 PATIENCE_MS = 500.0
 """Age at which a change waits half as long as a new one, in milliseconds. The wait is divided by
 1 + age / `PATIENCE_MS`, so older changes have priority."""
 
 PATIENCE_COMMITS = 20
-"""Age at which a change's wait in `Turns` is half of a new change's wait, in multiples of the average duration of a
+"""Age at which a change's wait in `Turns` is half of a new change's wait, in multiples of the usual duration of a
 commit."""
 
 COURTESY = (0.35, 1.05)
@@ -51,24 +52,27 @@ FIRST_LOOK, LATER_LOOKS = 0.6, 0.2
 the average time until another process decides an intent."""
 
 YIELD_COMMITS = 8.0
-"""Time for which a process waits for the process that is to commit next, in multiples of the average duration of a
+"""Time for which a process waits for the process that is to commit next, in multiples of the usual duration of a
 commit. In this time, the other process reads the row twice and the commit once, and swaps. The time doubles each time
 that the other process does not commit."""
 
 JUST_COMMITS = 4.0
-"""Time after a commit in which other processes are not expected to have committed, in multiples of the average duration
+"""Time after a commit in which other processes are not expected to have committed, in multiples of the usual duration
 of a commit."""
 
 ANSWER_COMMITS: Final = 4.0
-"""Longest wait for an answer to an intent that was sent as a message, in multiples of the average duration of a commit.
-"""
+"""Longest wait for an answer to an intent that was sent as a message: this multiple of the usual duration of a commit,
+or 50 ms if that is longer."""
+
+FIRST_LOOKS: Final = 8
+"""Number of reads of the row after which the shortest of them shows how long a read takes without load."""
 
 FRESH_COMMITS: Final = 8.0
 """Time after which a process does not rely on the slot that it knows, in multiples of the average time until another
 process decides an intent. In this time, others make 8 to 16 commits; after 32, its slot is gone."""
 
 RIVALRY_MS, RIVALRY_COMMITS = 1_000.0, 10.0
-"""The rivalry time is `RIVALRY_MS` milliseconds, or `RIVALRY_COMMITS` times the average duration of a commit if that is
+"""The rivalry time is `RIVALRY_MS` milliseconds, or `RIVALRY_COMMITS` times the usual duration of a commit if that is
 longer. If another process committed first, this process expects for the rivalry time that others commit again."""
 
 LOSS_RIVALRIES = 10.0
@@ -77,7 +81,7 @@ apart. On a database that is far away, a process needs a second or more to apply
 
 YIELD_MS, LONGEST_YIELD_COMMITS = 400.0, 4.0
 """A process waits for the process that is to commit next for at most `YIELD_MS` milliseconds, or for at most
-`LONGEST_YIELD_COMMITS` times the average duration of a commit if that is longer."""
+`LONGEST_YIELD_COMMITS` times the usual duration of a commit if that is longer."""
 
 
 def backoff_ms(attempt: int, age_ms: float, rng: random.Random) -> float:
@@ -114,6 +118,27 @@ def retried(
         )  # when the database fails, older changes have no priority
 
 
+class _Durations:
+    """The durations of the last eight calls of a kind, in milliseconds."""
+
+    def __init__(self, median_ms: float) -> None:
+        """
+        Args:
+            median_ms: the median before the first call.
+        """
+        self._last: deque[float] = deque(maxlen=8)
+        self.median_ms = median_ms
+        """Their median: the lower one of the two in the middle, so that one slow call among two does not count."""
+        self.number = 0
+        """Number of all calls so far."""
+
+    def add(self, took_ms: float) -> None:
+        """Add the duration of a call."""
+        self._last.append(took_ms)
+        self.number += 1
+        self.median_ms = sorted(self._last)[(len(self._last) - 1) // 2]
+
+
 class Turns:
     """Timing of one process's attempts, so that all processes that commit to the same reference take turns.
 
@@ -134,20 +159,20 @@ class Turns:
         """Node numbers of the processes whose turn is next; empty if no process is next."""
         self._fruitless = 0
         """Number of times in a row that this process waited for one of them, and none committed."""
-        self._measured = 1
-        self._commit_ms = BASE_MS
-        """Running average of the time that an attempt to publish a commit takes, in milliseconds."""
-        self._read_ms = 0.0
-        """Running average of the time that it takes to read the reference's row, in milliseconds."""
-        self._least_read_ms = math.inf
-        """Shortest of these times: that of a database without load, in milliseconds."""
+        self._attempts = _Durations(BASE_MS)
+        """Durations of attempts to publish a commit."""
+        self._looks = _Durations(0.0)
+        """Durations of reads of the reference's row while this process waited."""
+        self._least_read_ms = 0.0
+        """About the shortest of these durations: that of a read without load, in milliseconds. It slowly approaches the
+        median, because the database may have moved."""
         self._decided_ms = BASE_MS
         """Running average of the time until another process has decided an intent, in milliseconds."""
 
     @property
     def _rivalry_ms(self) -> float:
         """The rivalry time (`RIVALRY_MS`), in milliseconds."""
-        return max(RIVALRY_MS, RIVALRY_COMMITS * self._commit_ms)
+        return max(RIVALRY_MS, RIVALRY_COMMITS * self.commit_ms)
 
     @property
     def contended(self) -> bool:
@@ -165,10 +190,7 @@ class Turns:
 
         An attempt counts as at most `RIVALRY_MS`. So an outage of the database does not make later waits long.
         """
-        self._measured = min(
-            self._measured + 1, 8
-        )  # the first seven have equal weights, so that a few suffice
-        self._commit_ms += (min(took_ms, RIVALRY_MS) - self._commit_ms) / self._measured
+        self._attempts.add(min(took_ms, RIVALRY_MS))
 
     def lost(self) -> None:
         """Record that another process committed first."""
@@ -183,7 +205,7 @@ class Turns:
     def won(self) -> None:
         """Record that a commit was published."""
         self._heard_at = self._clock.monotonic_ms()
-        self._won_until = self._heard_at + JUST_COMMITS * self._commit_ms
+        self._won_until = self._heard_at + JUST_COMMITS * self.commit_ms
         self._again_until = -1.0
 
     def waited_in_vain(self) -> None:
@@ -212,13 +234,13 @@ class Turns:
 
     @property
     def commit_ms(self) -> float:
-        """Average time that it takes to publish a commit, in milliseconds."""
-        return self._commit_ms
+        """Time that it usually takes to publish a commit, in milliseconds: the median of the last attempts."""
+        return max(LEAST_COMMIT_MS, self._attempts.median_ms)
 
     def yield_ms(self) -> float:
         """Return the milliseconds for which this process waits for the one that is to commit next."""
-        most = max(YIELD_MS, LONGEST_YIELD_COMMITS * self._commit_ms)
-        return min(most, self._commit_ms * YIELD_COMMITS * 2.0**self._fruitless)
+        most = max(YIELD_MS, LONGEST_YIELD_COMMITS * self.commit_ms)
+        return min(most, self.commit_ms * YIELD_COMMITS * 2.0**self._fruitless)
 
     @property
     def committed_recently(self) -> bool:
@@ -232,7 +254,7 @@ class Turns:
         if took_ms is not None:
             self._decided_ms += (took_ms - self._decided_ms) / 8
             if (
-                took_ms < self._commit_ms
+                took_ms < self.commit_ms
             ):  # the other process's commit took less time than this process's commits
                 self.tried(took_ms)
 
@@ -240,7 +262,7 @@ class Turns:
     def was_away(self) -> bool:
         """Whether this process has not heard of other processes for so long that they may have dropped its slot."""
         away_ms = self._clock.monotonic_ms() - self._heard_at
-        return away_ms > FRESH_COMMITS * max(self._decided_ms, self._commit_ms)
+        return away_ms > FRESH_COMMITS * max(self._decided_ms, self.commit_ms)
 
     def is_leader(self, head: Head) -> bool:
         """Whether this process made the newest commit, so that it commits next without waiting for others."""
@@ -253,13 +275,17 @@ class Turns:
         Args:
             slots: number of processes that may wait.
         """
-        usual = max(self._decided_ms, self._commit_ms) * self._rng.uniform(*PATIENCE)
+        usual = max(self._decided_ms, self.commit_ms) * self._rng.uniform(*PATIENCE)
         most = self._rivalry_ms * self._rng.uniform(0.5, 1.0)
         return min(most, max(usual, 2 * self._all_look_ms(slots)))
 
     def looked(self, took_ms: float) -> None:
         """Record that the reference's row was read in `took_ms` milliseconds."""
-        self._read_ms += (min(took_ms, RIVALRY_MS) - self._read_ms) / 8
+        took_ms = min(took_ms, RIVALRY_MS)
+        self._looks.add(took_ms)
+        if self._looks.number == 1:
+            self._least_read_ms = took_ms
+        self._least_read_ms += (self._looks.median_ms - self._least_read_ms) / 64
         self._least_read_ms = min(took_ms, self._least_read_ms)
 
     def look_ms(self, looks: int, slots: int) -> float:
@@ -275,17 +301,24 @@ class Turns:
     def answer_ms(self, slots: int) -> float:
         """Return the milliseconds to wait for an answer to an intent that was sent as a message, before looking at the
         reference's row. `slots` is the number of processes that may wait."""
-        longest = max(50.0, ANSWER_COMMITS * self._commit_ms)
+        longest = max(50.0, ANSWER_COMMITS * self.commit_ms)
         return max(min(max(2.0, 2 * self._decided_ms), longest), self._all_look_ms(slots))
 
     def _all_look_ms(self, slots: int) -> float:
-        """Return the milliseconds that the looks of all waiting processes take, one after the other. If each process
-        waits so long, their looks do not slow the database down for the one that commits."""
-        return min(RIVALRY_MS / 2, 2 * slots * max(0.0, self._read_ms - self._least_read_ms))
+        """Return the milliseconds to wait between two looks at the row so that the looks of all waiting processes do
+        not slow the database down for the one that commits.
+
+        At first, this is the time that their reads take, one after the other. Later, it is twice the time by which they
+        take longer than on a database without load, so that a database that is far away is not taken for a busy one.
+        """
+        each = self._looks.median_ms
+        if self._looks.number >= FIRST_LOOKS:
+            each = 2 * max(0.0, each - self._least_read_ms)
+        return min(RIVALRY_MS / 2, slots * each)
 
     def courtesy_ms(self) -> float:
         """Return the milliseconds for which the process that made the newest commit waits for the intents of others."""
-        return min(self._commit_ms / 2, 25.0)
+        return min(self.commit_ms / 2, 25.0)
 
     def pause_ms(self, head: CommitReader, attempt: int, age_ms: float) -> float:
         """Return the milliseconds to wait for other processes before an attempt.
@@ -297,12 +330,12 @@ class Turns:
         if not self.crowded:
             return 0.0
         rivals, share = self._share(head)
-        round_ms = self._commit_ms * max(1, rivals)
+        round_ms = self.commit_ms * max(1, rivals)
         if attempt:
             wait = round_ms * max(share, LEAST_SHARE) * self._rng.uniform(0, 2.0 ** min(attempt, DOUBLINGS))
         else:
             wait = round_ms * share * self._rng.uniform(*COURTESY)
-        return min(CAP_MS, wait / (1.0 + age_ms / (self._commit_ms * PATIENCE_COMMITS)))
+        return min(CAP_MS, wait / (1.0 + age_ms / (self.commit_ms * PATIENCE_COMMITS)))
 
     def has_strangers(self, head: CommitReader) -> bool:
         """Whether a process without a slot made at least two recent commits. Such a process runs a release without

@@ -13,7 +13,7 @@ import pytest
 from polaris_spark.backends.base import Backend, ObjectKey, ReferenceRow
 from polaris_spark.commits import decider, head_reader, intents, publication
 from polaris_spark.commits.change import Change, Operation
-from polaris_spark.commits.rows import LogEntry
+from polaris_spark.commits.rows import LogEntry, Slot
 from polaris_spark.commits.state import State
 from polaris_spark.index import Entry
 from polaris_spark.objects import Strong, object_type
@@ -307,16 +307,43 @@ def test_intents_of_processes_that_send_messages_are_rarely_looked_up_in_the_dat
     assert sorted(counts) == [0] * (2 * decider.LOOKS_EVERY - 2) + [1, 1]
 
 
-def test_an_answer_does_not_replace_a_later_row(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_read_in_three_commits_looks_for_the_intents_of_all_slots(backend: Backend) -> None:
+    office = Office()
+    rivals = Rivals(backend, office=office)
+    rivals.b.amend(
+        lambda head: msgspec.structs.replace(head, slots=(*head.slots, Slot(rivals.a._ids.next_id(), 0)))
+    )
+    rivals.b._attempts._intents._mailbox._heard.add(rivals.a._ids.node())
+    reads: list[str] = []
+    backend.read_objects = _counted(backend.read_objects, "", reads)  # type: ignore[method-assign, assignment]
+    for _ in range(2 * decider.LOOKS_EVERY):
+        rivals.b.commit(Add("theirs"))
+    assert len(reads) == 2
+
+
+@pytest.mark.parametrize("when", ["before a look at the row", "during a look at the row"])
+def test_an_answer_does_not_replace_a_later_row(
+    backend: Backend, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(head_reader, "MOST_FORECASTS", 0)
     rivals = Rivals(backend, office=Office())
+
+    row = rivals.a._heads.row
 
     def amend() -> None:
         rivals.b.commit(Add("theirs"))
         rivals.b.amend(lambda head: msgspec.structs.replace(head, floor_number=1))
         rivals.a._heads.read()  # another thread did
 
-    rivals.meanwhile(amend)
+    def row_after_amending() -> object:
+        rivals.a._heads.row = row  # type: ignore[method-assign]
+        amend()
+        return row()
+
+    if when.startswith("before"):
+        rivals.meanwhile(amend)
+    else:
+        rivals.a._heads.row = row_after_amending  # type: ignore[method-assign, assignment]
     assert rivals.a.commit(Add("mine")) == 1
     assert rivals.a._heads.known().head.floor_number == 1
 

@@ -17,6 +17,7 @@ from polaris_spark.commits.change import Operation
 from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.intent_rows import Intent, Part
 from polaris_spark.commits.publication import Publication
+from polaris_spark.commits.retry import RIVALRY_COMMITS
 from polaris_spark.commits.rows import LogEntry
 from polaris_spark.commits.state import State
 from polaris_spark.commits.upkeep import raise_floor
@@ -433,3 +434,15 @@ def test_an_entity_that_an_earlier_change_of_the_batch_logged_is_not_unlogged(ba
     one.commit(_Log("committed"))
     assert State(base, one._ids.next_id).holds(reads)
     assert not State(one.read(), one._ids.next_id).holds(reads)
+
+
+@pytest.mark.parametrize("commit_ms", [200.0, 1_000.0])
+def test_a_process_waits_no_longer_for_a_dead_one_than_ten_commits(rivals: Rivals, commit_ms: float) -> None:
+    turns = rivals.a._attempts._turns
+    for _ in range(8):
+        turns.tried(commit_ms)
+        turns.handed_over(2 * commit_ms)
+    begun = rivals.clock.monotonic_ms()
+    assert rivals.a.commit(Add("mine")) == 1
+    waited = rivals.clock.monotonic_ms() - begun
+    assert 2 * commit_ms < waited <= RIVALRY_COMMITS * commit_ms

@@ -233,6 +233,17 @@ def test_a_request_that_takes_too_long_is_left_to_its_process(
     assert rivals.commits() == [["same"], ["same"]]
 
 
+def test_a_request_that_takes_no_longer_than_two_commits_is_carried_out(
+    rivals: Rivals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(8):
+        rivals.b._attempts._turns.tried(400.0)  # the database is far away
+    monkeypatch.setattr(rivals.b._attempts._applier, "_clock", SystemClock())
+    rivals.meanwhile(lambda: rivals.b.commit(Slow("same", 10)))
+    assert rivals.a.commit(Slow("same", 5)) == 15
+    assert rivals.commits() == [["same", "same"]]
+
+
 class SlowToPrepare(Requested):
     """A change whose preparation takes too long when another process applies it."""
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain, count
+from typing import Any
 
 import pytest
 
@@ -25,6 +27,9 @@ OPERATIONS = (
 )
 """The operations of a backend on rows."""
 
+FILE_CHANGES = ("os.link", "os.mkdir", "os.remove", "os.rename", "os.rmdir")
+"""Events of Python's audit hooks that change a folder; `os.remove` is also the event of `os.unlink`."""
+
 STRIDE = 3
 """On databases without every kill (`has_every_kill`), a process is killed before every `STRIDE`-th operation."""
 
@@ -32,8 +37,8 @@ STRIDE = 3
 def die_at(left: int, backends: Sequence[Backend], operations: Collection[str] = OPERATIONS) -> None:
     """Let this process be killed by SIGKILL immediately before the `left`-th operation from now on.
 
-    A read that follows a read does not count, unless the process has added or removed files between them. Otherwise,
-    both kills would leave the same.
+    A read that follows a read does not count, unless this process has added or removed a file by Python's own functions
+    between them. Otherwise, both kills would leave the same.
 
     Args:
         operations: the operations that count.
@@ -53,19 +58,15 @@ def die_at(left: int, backends: Sequence[Backend], operations: Collection[str] =
 
         return call
 
-    def changing(once: Callable[..., object]) -> Callable[..., object]:
-        def call(*arguments: object, **options: object) -> object:
-            nonlocal has_read
+    def changing(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal has_read
+        if event in FILE_CHANGES or (event == "open" and (arguments[2] or 0) & os.O_CREAT):
             has_read = False
-            return once(*arguments, **options)
-
-        return call
 
     for backend in backends:
         for name in operations:
             vars(backend)[name] = counting(getattr(backend, name), reads=name.startswith("read_"))
-    for name in ("link", "rename", "replace", "unlink"):
-        setattr(os, name, changing(getattr(os, name)))
+    sys.addaudithook(changing)
 
 
 def has_every_kill(scheme: str, config: pytest.Config) -> bool:

@@ -125,8 +125,8 @@ def begun(parties: Parties, request: pytest.FixtureRequest) -> Iterator[tuple[Pa
 on_one_database = pytest.mark.parametrize(
     "parties", ["sqlite", pytest.param("postgresql", marks=pytest.mark.exhaustive)], indirect=True
 )
-"""For histories that need no second database, because it stores the same objects as in the histories that have two: a
-lost update, mixed writes, and skewed writes."""
+"""For histories that run on one database in the check. On another one they store the same objects as the three that run
+on both: a lost update, mixed writes, and skewed writes."""
 
 
 def test_g0_writes_of_two_transactions_are_not_mixed(begun: tuple[Parties, str]) -> None:
