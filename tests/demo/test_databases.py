@@ -67,7 +67,8 @@ def program() -> Iterator[Callable[[str], Run]]:
 
 
 @pytest.mark.programs
-@pytest.mark.parametrize("scheme", [pytest.param("postgresql", marks=pytest.mark.exhaustive), "s3"])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("scheme", ["postgresql", "s3"])
 def test_the_demo_runs_on_the_database_and_its_commands_show_what_it_left(
     scheme: str, store_on: StoreOn, tmp_path: Path, program: Callable[[str], Run]
 ) -> None:

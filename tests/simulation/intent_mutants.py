@@ -165,7 +165,7 @@ INTENT_MUTANTS: dict[str, Mutant] = {
             Patch(
                 Handover,
                 "wait",
-                "if only_look or others > MOST_OTHERS or now - since >= patience or now >= deadline:",
+                "if only_look or others > MOST_OTHERS or now >= min(since + patience, deadline):",
                 "if only_look:",
             ),
         ),

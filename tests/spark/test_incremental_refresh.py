@@ -53,13 +53,20 @@ def home(spark: SparkSession, namespace: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("half", [0, 1])
-def test_queries_of_all_shapes_are_refreshed_incrementally(spark: SparkSession, home: str, half: int) -> None:
+@pytest.mark.parametrize(
+    "rounds",
+    [(ROUNDS[0], ROUNDS[1] + ROUNDS[2]), pytest.param(ROUNDS, marks=pytest.mark.exhaustive)],
+    ids=["two refreshes", "three refreshes"],
+)
+def test_queries_of_all_shapes_are_refreshed_incrementally(
+    spark: SparkSession, home: str, rounds: tuple[tuple[str, ...], ...], half: int
+) -> None:
     run(spark, *TABLES)
     views = {name: name.replace(" ", "_").replace("-", "_") for name in list(SHAPES)[half::2]}
     for name, view in views.items():
         run(spark, f"CREATE MATERIALIZED VIEW {view} TBLPROPERTIES ({ALWAYS}) AS {SHAPES[name]}")
         assert refreshed(spark, view)[0] == "full", name
-    for statements in ROUNDS:
+    for statements in rounds:
         run(spark, *statements)
         for name, view in views.items():
             strategy, reason = refreshed(spark, view)
