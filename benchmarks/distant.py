@@ -101,7 +101,8 @@ def committing_far_away(
 def committing_from_another_machine(
     latency_ms: float, catalog: Catalog, process: int
 ) -> Iterator[Callable[[int, int], None]]:
-    """Do the same in a process that cannot send messages to others (`commits.mailbox`), as on a machine of its own."""
+    """Like `committing_far_away`, but as if each process ran on a machine of its own: this process cannot exchange
+    messages with others (`commits.mailbox`)."""
     own = Path(catalog.folder, f"machine-{process}")
     own.mkdir(exist_ok=True)
     tempfile.tempdir = str(own)

@@ -76,8 +76,9 @@ RIVALRY_MS, RIVALRY_COMMITS = 1_000.0, 10.0
 longer. If another process committed first, this process expects for the rivalry time that others commit again."""
 
 LOSS_RIVALRIES = 10.0
-"""Two lost swaps in a row show that other processes commit often if they are at most this multiple of the rivalry time
-apart. On a database that is far away, a process needs a second or more to apply a change again after it lost."""
+"""Two lost swaps in a row show that other processes commit often, unless more time than this multiple of the rivalry
+time lies between them. On a database that is far away, a process needs a second or more to apply a change again after
+it lost."""
 
 YIELD_MS, LONGEST_YIELD_COMMITS = 400.0, 4.0
 """A process waits for the process that is to commit next for at most `YIELD_MS` milliseconds, or for at most
@@ -128,9 +129,9 @@ class _Durations:
         """
         self._last: deque[float] = deque(maxlen=8)
         self.median_ms = median_ms
-        """Their median: the lower one of the two in the middle, so that one slow call among two does not count."""
+        """Their median. Of an even number of durations, it is the lower one of the two in the middle."""
         self.number = 0
-        """Number of all calls so far."""
+        """Number of calls so far, including older ones."""
 
     def add(self, took_ms: float) -> None:
         """Add the duration of a call."""
@@ -234,7 +235,7 @@ class Turns:
 
     @property
     def commit_ms(self) -> float:
-        """Time that it usually takes to publish a commit, in milliseconds: the median of the last attempts."""
+        """The usual duration of a commit, in milliseconds: the median of the last eight attempts to publish one."""
         return max(LEAST_COMMIT_MS, self._attempts.median_ms)
 
     def yield_ms(self) -> float:
@@ -253,9 +254,7 @@ class Turns:
         self.lost()
         if took_ms is not None:
             self._decided_ms += (took_ms - self._decided_ms) / 8
-            if (
-                took_ms < self.commit_ms
-            ):  # the other process's commit took less time than this process's commits
+            if took_ms < self.commit_ms:  # the database is faster now than in this process's attempts
                 self.tried(took_ms)
 
     @property

@@ -31,14 +31,14 @@ FILE_CHANGES = ("os.link", "os.mkdir", "os.remove", "os.rename", "os.rmdir")
 """Events of Python's audit hooks that change a folder; `os.remove` is also the event of `os.unlink`."""
 
 STRIDE = 3
-"""On databases without every kill (`has_every_kill`), a process is killed before every `STRIDE`-th operation."""
+"""If `has_every_kill` is false for a database, processes are killed only before every `STRIDE`-th operation."""
 
 
 def die_at(left: int, backends: Sequence[Backend], operations: Collection[str] = OPERATIONS) -> None:
     """Let this process be killed by SIGKILL immediately before the `left`-th operation from now on.
 
     A read that follows a read does not count, unless this process has added or removed a file by Python's own functions
-    between them. Otherwise, both kills would leave the same.
+    between them. Otherwise, both kills would leave the same state.
 
     Args:
         operations: the operations that count.
