@@ -93,14 +93,14 @@ class Decision:
         their intents ask for a turn."""
         self.rows = ObjectRows()
         """Rows of the objects of all changes in the intents."""
-        self.requested: dict[tuple[int, int], Requested] = {}
-        """The effects of each request of another process, by the intent's id and the position in the intent."""
+        self.requested: dict[int, dict[int, Requested]] = {}
+        """The effects of the requests of other processes, by the intent's id and the position in the intent."""
 
-    def add_request(self, key: tuple[int, int], entries: list[LogEntry], rows: ObjectRows) -> None:
-        """Add the effects of a request. `key` is the intent's id and the request's position in it."""
+    def add_request(self, intent: int, position: int, entries: list[LogEntry], rows: ObjectRows) -> None:
+        """Add the effects of the request at a position of an intent."""
         self.rows += rows
         self.rows.decoded += rows.decoded
-        self.requested[key] = Requested(entries, rows)
+        self.requested.setdefault(intent, {})[position] = Requested(entries, rows)
 
 
 NOTHING_DECIDED: Final = Decision()

@@ -446,8 +446,13 @@ class Attempts:
 
     def _built(self, applied: Applied) -> Publication:
         built = self._builder.build(applied)
-        rows = None if applied.decision is None else applied.decision.rows
-        return Publication(self._store, self._name, applied.base, built.reader, built.objects, rows)
+        decision = applied.decision or NOTHING_DECIDED
+        publication = Publication(
+            self._store, self._name, applied.base, built.reader, built.objects, decision.rows
+        )
+        if decision.requested:
+            publication.add_rows(self._intents.written_answers(decision, publication))
+        return publication
 
     def _built_if_possible(self, run: _Run, applied: Applied) -> Publication | None:
         """Build the commit of the applied changes and return it. Return None if the changes must be applied again.

@@ -16,6 +16,7 @@ from polaris_spark.commits.intent_rows import (
     Answer,
     Intent,
     Part,
+    WrittenAnswer,
     decode_parts,
     encode,
     request_id,
@@ -24,9 +25,9 @@ from polaris_spark.commits.mailbox import Mailbox
 from polaris_spark.commits.publication import Publication
 from polaris_spark.commits.rows import Slot
 from polaris_spark.errors import OutcomeUnknownError, TryAgainError
-from polaris_spark.ids import id_time_ms, unpack
+from polaris_spark.ids import IdGenerator, id_time_ms, unpack
 from polaris_spark.objects import ObjectRow, decode, refuse_newer
-from polaris_spark.store.objects import ObjectStore
+from polaris_spark.store.objects import ObjectRows, ObjectStore
 
 _logger = logging.getLogger(__name__)
 
@@ -46,6 +47,10 @@ receiver needs them to render its response, and has usually not read the commits
 MOST_BYTES_OF_FURTHER_ROWS: Final = 32 * 2**10
 """Maximum size of these objects in an answer, in bytes. With more, the answer would not fit in a message."""
 
+MOST_BYTES_OF_WRITTEN_ANSWER: Final = 16 * 2**10
+"""Maximum size of the objects of an intent's requests for which an answer is written to the database, in bytes. These
+objects are then written twice. The process that published an intent with larger ones reads them where they are."""
+
 MOST_BYTES_TOGETHER: Final = 2 * 2**20
 """Maximum size of all intents that one commit decides, in bytes. Intents that do not fit wait for the next commit.
 """
@@ -55,13 +60,20 @@ class Decider:
     """Carries out the intents of other processes in the commits of this one."""
 
     def __init__(
-        self, store: ObjectStore, applier: Applier, mailbox: Mailbox, clock: Clock, deadline_ms: float
+        self,
+        store: ObjectStore,
+        ids: IdGenerator,
+        applier: Applier,
+        mailbox: Mailbox,
+        clock: Clock,
+        deadline_ms: float,
     ) -> None:
         """
         Args:
             deadline_ms: time limit of a commit (`CommitSettings.deadline_ms`).
         """
         self._store = store
+        self._ids = ids
         self._applier = applier
         self._mailbox = mailbox
         self._clock = clock
@@ -138,7 +150,7 @@ class Decider:
                         redone = rows
                     else:
                         done, redone = REQUEST, Redone.MADE
-                        decision.add_request((slot.following, position), applied.effects[-1].entries, rows)
+                        decision.add_request(slot.following, position, applied.effects[-1].entries, rows)
             except (TryAgainError, OutcomeUnknownError):
                 raise
             except Exception as error:  # its process commits it, or reports the error
@@ -148,7 +160,22 @@ class Decider:
             outcomes.append(done)
             if redone is Redone.LEFT_OUT:
                 decision.yields_to.add(node)
-        return Slot(intent.following, number, slot.following, bytes(outcomes))
+        answer = 0
+        if REQUEST in outcomes and not self._mailbox.is_near(node):
+            made = decision.requested[slot.following].values()
+            if sum(len(row.value) for one in made for row in one.rows) <= MOST_BYTES_OF_WRITTEN_ANSWER:
+                answer = self._ids.next_id()
+        return Slot(intent.following, number, slot.following, bytes(outcomes), answer)
+
+    def written_answers(self, decision: Decision, publication: Publication) -> ObjectRows:
+        """Return the rows of the answers that a commit writes, for processes that messages do not reach. `publication`
+        has all other rows of the commit."""
+        newest = self._with_rows_of(publication)
+        return self._store.rows(
+            (slot.answer, WrittenAnswer(encode(self._answer(slot, decision, newest, None))))
+            for slot in decision.slots
+            if slot.last in decision.requested and slot.answer
+        )
 
     def answer(self, decision: Decision, publication: Publication) -> None:
         """Answer the processes whose intents this commit decided. If another process made the previous commit, also
@@ -158,28 +185,39 @@ class Decider:
         self._mailbox.remove(slot.last for slot in decided)
         answered = {node}
         if decision.requested:
-            self._newest = (*self._newest, {row.id: row for row in publication.rows})[-ANSWERED_COMMITS:]
+            self._newest = self._with_rows_of(publication)
         for slot in decided:
             if self._mailbox.is_near(sender := unpack(slot.last).node):
-                answer = self._answer(slot, decision, publication.row)
+                answer = self._answer(slot, decision, self._newest, publication.row)
                 self._mailbox.answer(sender, slot.last, encode(answer))
                 answered.add(sender)
         if unpack(base.commit).node != node:
             for sender in {unpack(slot.following).node for slot in decision.slots} - answered:
                 self._mailbox.answer(sender, 0, b"")
 
-    def _answer(self, slot: Slot, decision: Decision, row: ReferenceRow) -> Answer:
-        """Return the answer to the intent that a commit decided in this slot. `row` is the reference's new row."""
-        requested = {
-            position: decision.requested[slot.last, position]
-            for position, done in enumerate(slot.outcomes)
-            if done == REQUEST
-        }
+    def _with_rows_of(self, publication: Publication) -> tuple[dict[int, ObjectRow], ...]:
+        """Return the rows of the last commits of this process that applied requests, and those of a further one."""
+        return (*self._newest, {row.id: row for row in publication.rows})[-ANSWERED_COMMITS:]
+
+    def _answer(
+        self,
+        slot: Slot,
+        decision: Decision,
+        newest: tuple[dict[int, ObjectRow], ...],
+        row: ReferenceRow | None,
+    ) -> Answer:
+        """Return the answer to the intent that a commit decided in this slot.
+
+        Args:
+            newest: the rows of the last commits by id, those of this commit among them.
+            row: the reference's new row; None to leave it out.
+        """
+        requested = decision.requested.get(slot.last, {})
         entries = {position: tuple(one.entries) for position, one in requested.items()}
         rows = {new.id: new for one in requested.values() for new in one.rows}
         decoded = (found for one in requested.values() for _, found, _ in one.rows.decoded)
         pointers = {id for one in decoded for id in one.header.strong if id not in rows}
-        further = [newest[id] for newest in self._newest for id in pointers & newest.keys()]
+        further = [rows_of_one[id] for rows_of_one in newest for id in pointers & rows_of_one.keys()]
         if sum(len(new.value) for new in further) <= MOST_BYTES_OF_FURTHER_ROWS:
             rows |= {new.id: new for new in further}
         return Answer(row, entries, tuple(rows.values()))

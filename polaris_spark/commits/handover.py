@@ -109,15 +109,14 @@ class Handover:
         self._turns.yielded(newest)
 
     def await_intents(self) -> None:
-        """Wait a short time for the intents of others, before this process commits. Do not wait if most of them have
-        arrived. If intents are written to the database, do not wait if most of them were there at this process's last
-        commit."""
-        slots = self._heads.known().head.slots
-        near = [slot.following for slot in slots if self._mailbox.is_near(unpack(slot.following).node)]
-        if not near:
-            if 2 * self._intents.missing > len(slots):
-                self._clock.sleep_ms(self._turns.courtesy_ms())
-            return
+        """Wait a short time for the intents of others, before this process commits. Do not wait for messages if most of
+        them have arrived."""
+        head = self._heads.known().head
+        operations = self._intents.operations_of_others(head)
+        if operations:
+            in_commit = 1 if self._store.backend.transactional else 2
+            self._clock.sleep_ms(self._turns.written_courtesy_ms(operations / in_commit))
+        near = [slot.following for slot in head.slots if self._mailbox.is_near(unpack(slot.following).node)]
         end = self._clock.monotonic_ms() + self._turns.courtesy_ms()
         while 2 * len(self._mailbox.received(near)) < len(near):
             left = end - self._clock.monotonic_ms()

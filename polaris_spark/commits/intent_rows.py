@@ -68,12 +68,22 @@ def request_id(intent: int, position: int) -> bytes:
 class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The answer to an intent, from the process that decided it. The receiver then needs no read of the database."""
 
-    row: ReferenceRow
-    """The reference's new row."""
+    row: ReferenceRow | None
+    """The reference's new row. None in an answer that is written to the database, because its reader has read the row.
+    """
     entries: dict[int, tuple[LogEntry, ...]]
     """The log entries of each change whose request was applied, by its position in the intent."""
     rows: tuple[ObjectRow, ...]
     """Rows of the objects of these changes, and of objects of the last commits to which they point."""
+
+
+@object_type("answer", revision=1)
+class WrittenAnswer(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The answer to an intent of a process that messages do not reach. The commit that decides the intent writes it,
+    and only a `Slot` names it."""
+
+    answer: bytes
+    """An encoded `Answer`. It is encoded on its own, so that no pointer in it counts as a pointer of this object."""
 
 
 APPLIED, REQUEST = 1, 2

@@ -32,9 +32,11 @@ from polaris_spark.commits.group import Memo, Pending
 from polaris_spark.commits.intent_rows import (
     APPLIED,
     REQUEST,
+    Answer,
     Intent,
     Outcomes,
     Part,
+    WrittenAnswer,
     decode_answer,
     encode,
     request_id,
@@ -43,7 +45,7 @@ from polaris_spark.commits.mailbox import Mailbox
 from polaris_spark.commits.publication import Publication, read_head
 from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry, Slot
 from polaris_spark.commits.state import Point, Range, State, reading_state
-from polaris_spark.errors import OutcomeUnknownError
+from polaris_spark.errors import CorruptionError, NewerFormatError, OutcomeUnknownError
 from polaris_spark.ids import IdGenerator, unpack
 from polaris_spark.store.objects import ObjectRows, ObjectStore
 
@@ -119,7 +121,7 @@ class Intents:
         self._store = store
         self._mailbox = mailbox
         self._ids = ids
-        self._decider = Decider(store, applier, mailbox, clock, deadline_ms)
+        self._decider = Decider(store, ids, applier, mailbox, clock, deadline_ms)
         self._own = 0
         """Id of this process's next intent, which its slot names; 0 if it has no slot, or if its intent is not decided.
         """
@@ -133,8 +135,6 @@ class Intents:
         self.written = False
         """Whether the newest intent of this process was written to the database."""
         self._process = os.getpid()
-        self.missing = 0
-        """Number of slots whose processes had no intent when this process last committed."""
 
     @property
     def own(self) -> int:
@@ -244,9 +244,21 @@ class Intents:
             return None
         try:
             answer = decode_answer(message)
+            if answer.row is None:
+                return None
             head = read_head(answer.row, published.state.base.row_name)
             slot = next(slot for slot in head.slots if slot.last == published.id)
-            outcomes = [
+        except Exception as error:  # whatever another process sent
+            _logger.warning("an answer to intent %s is ignored: %s", published.id, error)
+            return None
+        outcomes = self._answered(published, slot, answer)
+        return None if outcomes is None else (answer.row, head, outcomes)
+
+    def _answered(self, published: Published, slot: Slot, answer: Answer) -> Outcomes | None:
+        """Return the outcomes of a published intent's changes according to its slot and an answer, and remember the
+        objects in the answer. Return None if they do not fit together."""
+        try:
+            outcomes: Outcomes = [
                 list(answer.entries[position]) if done == REQUEST else done == APPLIED
                 for position, done in enumerate(slot.outcomes)
             ]
@@ -257,7 +269,19 @@ class Intents:
         if len(outcomes) != len(published.parts):
             return None
         self._store.remember(rows)
-        return answer.row, head, outcomes
+        return outcomes
+
+    def _written_answer(self, published: Published, slot: Slot) -> Outcomes | None:
+        """Return the outcomes of a published intent's changes according to the answer that was written to the database.
+        Return None if there is none that this release can read."""
+        if not slot.answer:
+            return None
+        try:
+            answer = decode_answer(self._store.get(slot.answer, WrittenAnswer).answer)
+        except (CorruptionError, NewerFormatError, msgspec.MsgspecError) as error:
+            _logger.warning("the answer to intent %s is ignored: %s", published.id, error)
+            return None
+        return self._answered(published, slot, answer)
 
     def outcomes(self, published: Published, head: Head) -> Outcomes | None:
         """Return the outcomes of a published intent's changes at a head. Return None if the intent is not decided.
@@ -276,6 +300,9 @@ class Intents:
                     )
                 if REQUEST not in slot.outcomes:
                     return [done == APPLIED for done in slot.outcomes]
+                answered = self._written_answer(published, slot)
+                if answered is not None:
+                    return answered
                 found = self._found(published, self._entries_of(head, slot.number))
                 if any(done == REQUEST and not one for done, one in zip(slot.outcomes, found, strict=True)):
                     raise OutcomeTrimmedError(
@@ -385,6 +412,10 @@ class Intents:
 
     # Deciding
 
+    def written_answers(self, decision: Decision, publication: Publication) -> ObjectRows:
+        """Return the rows of the answers that a commit writes (`Decider.written_answers`)."""
+        return self._decider.written_answers(decision, publication)
+
     def decide(self, applied: Applied, published: Published | None, *, competing: bool) -> None:
         """Carry out the intents of other processes on top of the applied changes, and set the slots of the new head.
 
@@ -404,14 +435,27 @@ class Intents:
                 decision.own_slot = self._ids.next_id()
             decision.slots += (Slot(decision.own_slot, head.number + 1),)
 
+    def operations_of_others(self, head: Head) -> int:
+        """Return how many operations on the database other processes make before their next intents are written, one
+        after the other. Return 0 if the commit of `head` decided no intent of a process that messages do not reach."""
+        written = [
+            slot
+            for slot in head.slots
+            if slot.last
+            and slot.number == head.number
+            and not self._mailbox.is_near(unpack(slot.following).node)
+        ]
+        if not written:
+            return 0
+        return (
+            3 if any(slot.answer for slot in written) else 2
+        )  # read the row, read the answer, write the intent
+
     def committed(self, decision: Decision, publication: Publication) -> None:
         """Record that a commit took place, and answer the processes whose intents it decided."""
         self._own, self.sends_requests = decision.own_slot, False
-        if not decision.slots:
-            self.missing = 0
-            return
-        self.missing = max(0, len(decision.slots) - 1 - decision.intents)
-        self._decider.answer(decision, publication)
+        if decision.slots:
+            self._decider.answer(decision, publication)
 
 
 def _part(pending: Pending, memo: Memo, rows: ObjectRows) -> Part | None:

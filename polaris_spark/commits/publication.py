@@ -19,6 +19,7 @@ from polaris_spark.commits.log import ancestor
 from polaris_spark.commits.rows import Head
 from polaris_spark.commits.state import CommitReader
 from polaris_spark.errors import CorruptionError, OutcomeUnknownError, TryAgainError
+from polaris_spark.objects import ObjectRow
 from polaris_spark.store.objects import ObjectRows, ObjectStore
 from polaris_spark.store.references import GARBLED, unreadable
 
@@ -73,8 +74,14 @@ class Publication:
         self._store = store
         self._name = name
         self._together = fits_transaction(store.backend, self.rows)
+        """Whether to write the rows in one transaction with the swap."""
         self._rows_written = False
         self._lost = self._remembered = False
+
+    def add_rows(self, rows: list[ObjectRow]) -> None:
+        """Add rows of further new objects, which readers in this process do not need."""
+        self.rows += rows
+        self._together = fits_transaction(self._store.backend, self.rows)
 
     def remember(self) -> None:
         """Put the new objects into the cache of this process, so that readers need not query the database."""

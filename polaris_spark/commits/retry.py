@@ -316,8 +316,18 @@ class Turns:
         return min(RIVALRY_MS / 2, slots * each)
 
     def courtesy_ms(self) -> float:
-        """Return the milliseconds for which the process that made the newest commit waits for the intents of others."""
+        """Return the milliseconds for which the process that made the newest commit waits for messages with the intents
+        of others."""
         return min(self.commit_ms / 2, 25.0)
+
+    def written_courtesy_ms(self, commits: float) -> float:
+        """Return the milliseconds for which the process that made the newest commit waits until others have written
+        their next intents to the database. Without this wait, it would often commit twice until then.
+
+        Args:
+            commits: how long the others need for that, in multiples of the usual duration of a commit.
+        """
+        return max(0.0, self._heard_at + commits * self.commit_ms - self._clock.monotonic_ms())
 
     def pause_ms(self, head: CommitReader, attempt: int, age_ms: float) -> float:
         """Return the milliseconds to wait for other processes before an attempt.

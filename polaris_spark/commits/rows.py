@@ -109,6 +109,8 @@ class Slot(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknow
     outcomes: bytes = b""
     """One byte for each change in the intent `last`: 1 if the commit contains the change as its process applied it, 2
     if another process applied its request (`intent_rows.Part`), 0 if the process must commit the change itself."""
+    answer: ObjectId = 0
+    """Id of the object with the answer (`intent_rows.WrittenAnswer`); 0 if none was written."""
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):

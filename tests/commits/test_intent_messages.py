@@ -125,7 +125,7 @@ def test_a_process_that_gets_an_answer_reads_nothing(backend: Backend, *, reques
         reads[:] = before
 
     for name in ("read_reference", "read_objects"):
-        setattr(backend, name, _counted(getattr(backend, name), name, reads))
+        setattr(backend, name, counted(getattr(backend, name), name, reads))
     rivals.meanwhile(commit)
     assert rivals.a.commit(mine) == (33 if requested else 3)
     assert not reads
@@ -143,7 +143,7 @@ def test_an_answer_that_comes_during_a_read_of_the_row_saves_further_reads(backe
     def row_after_a_commit() -> object:
         rivals.a._heads.row = row  # type: ignore[method-assign]
         rivals.b.commit(Add("same", 10))
-        backend.read_objects = _counted(backend.read_objects, "", reads)  # type: ignore[method-assign, assignment]
+        backend.read_objects = counted(backend.read_objects, "", reads)  # type: ignore[method-assign, assignment]
         return row()
 
     rivals.a._heads.row = row_after_a_commit  # type: ignore[method-assign, assignment]
@@ -192,18 +192,18 @@ def test_an_answer_contains_what_the_changed_object_consists_of(backend: Backend
         rivals.meanwhile(lambda: rivals.b.commit(Extend("same", amount)))
         pointer = rivals.a.commit(Extend("same", amount))
     store, reads = rivals.a._store, list[str]()
-    backend.read_objects = _counted(backend.read_objects, "read_objects", reads)  # type: ignore[method-assign,assignment]  # to count
+    backend.read_objects = counted(backend.read_objects, "read_objects", reads)  # type: ignore[method-assign,assignment]  # to count
     pieces = store.get(pointer, Pieces).pieces
     assert [len(store.get(piece, Piece).text) for piece in pieces] == [amount] * 4
     assert bool(reads) == (amount > 10)
 
 
-def _counted(read: Callable[..., object], name: str, reads: list[str]) -> Callable[..., object]:
-    def counted(*args: object) -> object:
+def counted(read: Callable[..., object], name: str, reads: list[str]) -> Callable[..., object]:
+    def called(*args: object) -> object:
         reads.append(name)
         return read(*args)
 
-    return counted
+    return called
 
 
 def _of_another_intent(answer: bytes) -> bytes:
@@ -298,7 +298,7 @@ def test_intents_of_processes_that_send_messages_are_rarely_looked_up_in_the_dat
     rivals = Rivals(backend, office=Office())
     rivals.b._attempts._intents._mailbox._heard.add(rivals.a._ids.node())
     reads: list[str] = []
-    backend.read_objects = _counted(backend.read_objects, "", reads)  # type: ignore[method-assign, assignment]
+    backend.read_objects = counted(backend.read_objects, "", reads)  # type: ignore[method-assign, assignment]
     counts = []
     for _ in range(2 * decider.LOOKS_EVERY):
         before = len(reads)
@@ -315,7 +315,7 @@ def test_one_read_in_three_commits_looks_for_the_intents_of_all_slots(backend: B
     )
     rivals.b._attempts._intents._mailbox._heard.add(rivals.a._ids.node())
     reads: list[str] = []
-    backend.read_objects = _counted(backend.read_objects, "", reads)  # type: ignore[method-assign, assignment]
+    backend.read_objects = counted(backend.read_objects, "", reads)  # type: ignore[method-assign, assignment]
     for _ in range(2 * decider.LOOKS_EVERY):
         rivals.b.commit(Add("theirs"))
     assert len(reads) == 2

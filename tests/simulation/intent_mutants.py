@@ -52,7 +52,7 @@ INTENT_MUTANTS: dict[str, Mutant] = {
             Patch(
                 Decider,
                 "_carry",
-                "return Slot(intent.following, number, slot.following, bytes(outcomes))",
+                "return Slot(intent.following, number, slot.following, bytes(outcomes), answer)",
                 "return slot",
             ),
         ),
@@ -111,6 +111,17 @@ INTENT_MUTANTS: dict[str, Mutant] = {
     "the outcome of another intent is taken from an answer": Mutant(
         (Patch(Intents, "answer", "if slot.last == published.id)", "if slot.outcomes)"),),
         {**CROWD, "messages": 0.0},
+    ),
+    "an answer is written with the changes of another intent": Mutant(
+        (
+            Patch(
+                Decider,
+                "_answer",
+                "decision.requested.get(slot.last, {})",
+                "next(iter(decision.requested.values()))",
+            ),
+        ),
+        {**CROWD, "keys": 1},
     ),
     "a refused change leaves its intent": Mutant(
         (
