@@ -179,6 +179,7 @@ def object_type(
 
 
 BUILT_IN: Final = {
+    "answer": "polaris_spark.commits.intent_rows",
     "authorizer": "polaris_spark.access.rows",
     "branch": "polaris_spark.index.shards",
     "catalog": "polaris_spark.catalog.rows",
