@@ -96,6 +96,9 @@ class Decision:
         self.requested: dict[int, dict[int, Requested]] = {}
         """The effects of the requests of other processes, by the intent's id and the position in the intent."""
 
+        self.answers: dict[int, int] = {}
+        """Ids of the answers that the commit writes to the database, by the intent's id."""
+
     def add_request(self, intent: int, position: int, entries: list[LogEntry], rows: ObjectRows) -> None:
         """Add the effects of the request at a position of an intent."""
         self.rows += rows

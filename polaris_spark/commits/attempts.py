@@ -394,7 +394,7 @@ class Attempts:
         if run.has_turn or (not self._turns.crowded and not self._intents.own):
             return
         if self._intents.own and not _contested(batch):
-            self._handover.await_intents()
+            self._handover.await_intents(deadline, changes=len(batch.pendings))
             if not self._turns.has_strangers(self._heads.known()):
                 return  # intents take the place of turns
         now = self._clock.monotonic_ms()

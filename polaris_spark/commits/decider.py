@@ -23,11 +23,12 @@ from polaris_spark.commits.intent_rows import (
 )
 from polaris_spark.commits.mailbox import Mailbox
 from polaris_spark.commits.publication import Publication
-from polaris_spark.commits.rows import Slot
+from polaris_spark.commits.retry import Durations
+from polaris_spark.commits.rows import ANSWER_BYTES, Slot
 from polaris_spark.errors import OutcomeUnknownError, TryAgainError
 from polaris_spark.ids import IdGenerator, id_time_ms, unpack
 from polaris_spark.objects import ObjectRow, decode, refuse_newer
-from polaris_spark.store.objects import ObjectRows, ObjectStore
+from polaris_spark.store.objects import ObjectStore
 
 _logger = logging.getLogger(__name__)
 
@@ -50,6 +51,10 @@ MOST_BYTES_OF_FURTHER_ROWS: Final = 32 * 2**10
 MOST_BYTES_OF_WRITTEN_ANSWER: Final = 16 * 2**10
 """Maximum size of the objects of an intent's requests for which an answer is written to the database, in bytes. These
 objects are then written twice. The process that published an intent with larger ones reads them where they are."""
+
+MOST_BYTES_OF_WRITTEN_ANSWERS: Final = 512 * 2**10
+"""Maximum size of all answers that one commit writes, in bytes. The processes whose answers do not fit read the commit.
+"""
 
 MOST_BYTES_TOGETHER: Final = 2 * 2**20
 """Maximum size of all intents that one commit decides, in bytes. Intents that do not fit wait for the next commit.
@@ -78,6 +83,8 @@ class Decider:
         self._mailbox = mailbox
         self._clock = clock
         self._lifetime_ms = deadline_ms + LATE_MS
+        self.reads = Durations(0.0)
+        """Durations of reads of intents from the database."""
         self._newest: tuple[dict[int, ObjectRow], ...] = ()
         """The rows of the last commits of this process that applied requests, by id."""
 
@@ -96,7 +103,9 @@ class Decider:
             and ((looks and following - slot.number > 1) or not self._mailbox.is_near(unpack(id).node))
         ]
         if far:
+            begun = self._clock.monotonic_ms()
             rows = self._store.backend.read_objects(self._store.realm, [ObjectKey(id) for id in far])
+            self.reads.add(self._clock.monotonic_ms() - begun)
             found |= {key.id: row for key, row in rows.items()}
         size = 0
         for slot in slots:
@@ -160,22 +169,27 @@ class Decider:
             outcomes.append(done)
             if redone is Redone.LEFT_OUT:
                 decision.yields_to.add(node)
-        answer = 0
-        if REQUEST in outcomes and not self._mailbox.is_near(node):
+        if REQUEST in outcomes and not self._mailbox.is_near(node) and self._store.allows(WrittenAnswer):
             made = decision.requested[slot.following].values()
             if sum(len(row.value) for one in made for row in one.rows) <= MOST_BYTES_OF_WRITTEN_ANSWER:
-                answer = self._ids.next_id()
-        return Slot(intent.following, number, slot.following, bytes(outcomes), answer)
+                decision.answers[slot.following] = self._ids.next_id()
+                outcomes += decision.answers[slot.following].to_bytes(ANSWER_BYTES, "big")
+        return Slot(intent.following, number, slot.following, bytes(outcomes))
 
-    def written_answers(self, decision: Decision, publication: Publication) -> ObjectRows:
+    def written_answers(self, decision: Decision, publication: Publication) -> list[ObjectRow]:
         """Return the rows of the answers that a commit writes, for processes that messages do not reach. `publication`
         has all other rows of the commit."""
-        newest = self._with_rows_of(publication)
-        return self._store.rows(
-            (slot.answer, WrittenAnswer(encode(self._answer(slot, decision, newest, None))))
-            for slot in decision.slots
-            if slot.last in decision.requested and slot.answer
-        )
+        newest, size = self._with_rows_of(publication), 0
+        rows: list[ObjectRow] = []
+        for intent, id in decision.answers.items():
+            made = self._store.rows(
+                [(id, WrittenAnswer(encode(self._answer(intent, decision, newest, None))))]
+            )
+            size += sum(len(row.value) for row in made)
+            if size > MOST_BYTES_OF_WRITTEN_ANSWERS:
+                break
+            rows += made
+        return rows
 
     def answer(self, decision: Decision, publication: Publication) -> None:
         """Answer the processes whose intents this commit decided. If another process made the previous commit, also
@@ -188,7 +202,7 @@ class Decider:
             self._newest = self._with_rows_of(publication)
         for slot in decided:
             if self._mailbox.is_near(sender := unpack(slot.last).node):
-                answer = self._answer(slot, decision, self._newest, publication.row)
+                answer = self._answer(slot.last, decision, self._newest, publication.row)
                 self._mailbox.answer(sender, slot.last, encode(answer))
                 answered.add(sender)
         if unpack(base.commit).node != node:
@@ -201,18 +215,19 @@ class Decider:
 
     def _answer(
         self,
-        slot: Slot,
+        intent: int,
         decision: Decision,
         newest: tuple[dict[int, ObjectRow], ...],
         row: ReferenceRow | None,
     ) -> Answer:
-        """Return the answer to the intent that a commit decided in this slot.
+        """Return the answer to an intent that a commit decided.
 
         Args:
+            intent: id of the intent.
             newest: the rows of the last commits by id, those of this commit among them.
             row: the reference's new row; None to leave it out.
         """
-        requested = decision.requested.get(slot.last, {})
+        requested = decision.requested.get(intent, {})
         entries = {position: tuple(one.entries) for position, one in requested.items()}
         rows = {new.id: new for one in requested.values() for new in one.rows}
         decoded = (found for one in requested.values() for _, found, _ in one.rows.decoded)

@@ -33,6 +33,9 @@ milliseconds."""
 PART_MS: Final = 25.0
 """Longest time without a look whether an answer has come, in milliseconds."""
 
+LEAST_WAIT_MS: Final = 0.001
+"""Shortest time that is waited for intents, in milliseconds. Less may remain only because times are rounded."""
+
 WITHDRAW_MS: Final = 5_000.0
 """Time limit for changing the reference's row while the database fails, in milliseconds."""
 
@@ -108,19 +111,29 @@ class Handover:
             newest = self._heads.read().head.commit
         self._turns.yielded(newest)
 
-    def await_intents(self) -> None:
+    def await_intents(self, deadline: float, *, changes: int) -> None:
         """Wait a short time for the intents of others, before this process commits. Do not wait for messages if most of
-        them have arrived."""
-        head = self._heads.known().head
-        operations = self._intents.operations_of_others(head)
-        if operations:
-            in_commit = 1 if self._store.backend.transactional else 2
-            self._clock.sleep_ms(self._turns.written_courtesy_ms(operations / in_commit))
+        them have arrived. Wait for intents in the database only if this process made the newest commit.
+
+        Args:
+            deadline: time at which to stop waiting, in milliseconds on the monotonic clock.
+            changes: number of changes of this process that wait. It does not wait for fewer intents in the database.
+        """
+        head, now = self._heads.known().head, self._clock.monotonic_ms()
         near = [slot.following for slot in head.slots if self._mailbox.is_near(unpack(slot.following).node)]
-        end = self._clock.monotonic_ms() + self._turns.courtesy_ms()
-        while 2 * len(self._mailbox.received(near)) < len(near):
-            left = end - self._clock.monotonic_ms()
-            if left <= 0:
+        for_messages = for_rows = now
+        if near:
+            for_messages += self._turns.courtesy_ms()
+        expected = self._intents.expected(head)
+        if expected >= max(1, changes, len(near)) and self._turns.is_leader(head):
+            # They read the row, and perhaps the answer, one after the other.
+            write_ms = self._turns.commit_ms / (1 if self._store.backend.transactional else 2)
+            for_rows += self._turns.written_courtesy_ms(2 * self._intents.read_ms, write_ms)
+        while True:
+            most = 2 * len(self._mailbox.received(near)) >= len(near)
+            left = min(deadline, for_rows if most else max(for_messages, for_rows))
+            left -= self._clock.monotonic_ms()
+            if left < LEAST_WAIT_MS:
                 return
             self._mailbox.wait(left)
 

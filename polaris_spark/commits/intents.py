@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from polaris_spark.backends.base import ReferenceRow
+from polaris_spark.backends.base import ObjectKey, ReferenceRow
 from polaris_spark.clock import Clock
 from polaris_spark.commits import log
 from polaris_spark.commits.applier import Applied, Applier, Decision
@@ -43,10 +43,11 @@ from polaris_spark.commits.intent_rows import (
 )
 from polaris_spark.commits.mailbox import Mailbox
 from polaris_spark.commits.publication import Publication, read_head
-from polaris_spark.commits.rows import Commit, Entries, Head, LogEntry, Slot
+from polaris_spark.commits.rows import ANSWER_BYTES, Commit, Entries, Head, LogEntry, Slot
 from polaris_spark.commits.state import Point, Range, State, reading_state
-from polaris_spark.errors import CorruptionError, NewerFormatError, OutcomeUnknownError
+from polaris_spark.errors import OutcomeUnknownError
 from polaris_spark.ids import IdGenerator, unpack
+from polaris_spark.objects import ObjectRow, decode
 from polaris_spark.store.objects import ObjectRows, ObjectStore
 
 _logger = logging.getLogger(__name__)
@@ -245,7 +246,7 @@ class Intents:
         try:
             answer = decode_answer(message)
             if answer.row is None:
-                return None
+                raise ValueError("it has no row")
             head = read_head(answer.row, published.state.base.row_name)
             slot = next(slot for slot in head.slots if slot.last == published.id)
         except Exception as error:  # whatever another process sent
@@ -257,28 +258,35 @@ class Intents:
     def _answered(self, published: Published, slot: Slot, answer: Answer) -> Outcomes | None:
         """Return the outcomes of a published intent's changes according to its slot and an answer, and remember the
         objects in the answer. Return None if they do not fit together."""
+        outcomes: list[bool | list[LogEntry]] = []
         try:
-            outcomes: Outcomes = [
-                list(answer.entries[position]) if done == REQUEST else done == APPLIED
-                for position, done in enumerate(slot.outcomes)
-            ]
+            for position, done in enumerate(slot.outcomes[: len(published.parts)]):
+                outcomes.append(list(answer.entries[position]) if done == REQUEST else done == APPLIED)
             rows = self._store.decoded(answer.rows)
         except Exception as error:  # whatever another process sent
             _logger.warning("an answer to intent %s is ignored: %s", published.id, error)
             return None
-        if len(outcomes) != len(published.parts):
+        if len(outcomes) != len(published.parts) or [] in outcomes:
             return None
         self._store.remember(rows)
         return outcomes
 
     def _written_answer(self, published: Published, slot: Slot) -> Outcomes | None:
         """Return the outcomes of a published intent's changes according to the answer that was written to the database.
-        Return None if there is none that this release can read."""
-        if not slot.answer:
+        Return None if there is none that this process can use."""
+        id = slot.answer(len(published.parts))
+        if not id:
+            return None
+        key = ObjectKey(id)
+        row = self._store.backend.read_objects(self._store.realm, [key]).get(key)
+        if row is None:
             return None
         try:
-            answer = decode_answer(self._store.get(slot.answer, WrittenAnswer).answer)
-        except (CorruptionError, NewerFormatError, msgspec.MsgspecError) as error:
+            found = decode(row, self._store.key(id)).value
+            if not isinstance(found, WrittenAnswer):
+                raise ValueError("it is another object")
+            answer = decode_answer(found.answer)
+        except Exception as error:  # whatever another process wrote
             _logger.warning("the answer to intent %s is ignored: %s", published.id, error)
             return None
         return self._answered(published, slot, answer)
@@ -294,23 +302,25 @@ class Intents:
             return None if any(slot.following == published.id for slot in head.slots) else []
         for slot in head.slots:
             if slot.last == published.id:
-                if len(slot.outcomes) != len(published.parts):
+                changes = len(published.parts)
+                if len(slot.outcomes) not in (changes, changes + ANSWER_BYTES):
                     raise OutcomeTrimmedError(
                         f"it is not known whether the change was made: {slot} is damaged"
                     )
-                if REQUEST not in slot.outcomes:
-                    return [done == APPLIED for done in slot.outcomes]
+                outcomes = slot.outcomes[:changes]
+                if REQUEST not in outcomes:
+                    return [done == APPLIED for done in outcomes]
                 answered = self._written_answer(published, slot)
                 if answered is not None:
                     return answered
                 found = self._found(published, self._entries_of(head, slot.number))
-                if any(done == REQUEST and not one for done, one in zip(slot.outcomes, found, strict=True)):
+                if any(done == REQUEST and not one for done, one in zip(outcomes, found, strict=True)):
                     raise OutcomeTrimmedError(
                         "the change was made, but its log entries are not in the history"
                     )
                 return [
                     one if done == REQUEST else done == APPLIED
-                    for done, one in zip(slot.outcomes, found, strict=True)
+                    for done, one in zip(outcomes, found, strict=True)
                 ]
             if slot.following == published.id:
                 return None
@@ -412,7 +422,7 @@ class Intents:
 
     # Deciding
 
-    def written_answers(self, decision: Decision, publication: Publication) -> ObjectRows:
+    def written_answers(self, decision: Decision, publication: Publication) -> list[ObjectRow]:
         """Return the rows of the answers that a commit writes (`Decider.written_answers`)."""
         return self._decider.written_answers(decision, publication)
 
@@ -435,21 +445,21 @@ class Intents:
                 decision.own_slot = self._ids.next_id()
             decision.slots += (Slot(decision.own_slot, head.number + 1),)
 
-    def operations_of_others(self, head: Head) -> int:
-        """Return how many operations on the database other processes make before their next intents are written, one
-        after the other. Return 0 if the commit of `head` decided no intent of a process that messages do not reach."""
-        written = [
-            slot
+    def expected(self, head: Head) -> int:
+        """Return how many intents other processes will probably write to the database soon: of processes that messages
+        do not reach, and whose last intents the commit of `head` decided."""
+        return sum(
+            1
             for slot in head.slots
             if slot.last
             and slot.number == head.number
             and not self._mailbox.is_near(unpack(slot.following).node)
-        ]
-        if not written:
-            return 0
-        return (
-            3 if any(slot.answer for slot in written) else 2
-        )  # read the row, read the answer, write the intent
+        )
+
+    @property
+    def read_ms(self) -> float:
+        """The usual duration of a read of intents from the database, in milliseconds."""
+        return self._decider.reads.median_ms
 
     def committed(self, decision: Decision, publication: Publication) -> None:
         """Record that a commit took place, and answer the processes whose intents it decided."""

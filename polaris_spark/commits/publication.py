@@ -73,15 +73,17 @@ class Publication:
         """The reference's new row."""
         self._store = store
         self._name = name
-        self._together = fits_transaction(store.backend, self.rows)
+        self._written: list[ObjectRow] = self.rows
+        """All rows to write."""
+        self._together = fits_transaction(store.backend, self._written)
         """Whether to write the rows in one transaction with the swap."""
         self._rows_written = False
         self._lost = self._remembered = False
 
     def add_rows(self, rows: list[ObjectRow]) -> None:
-        """Add rows of further new objects, which readers in this process do not need."""
-        self.rows += rows
-        self._together = fits_transaction(self._store.backend, self.rows)
+        """Add rows to write that readers in this process do not need."""
+        self._written = [*self.rows, *rows]
+        self._together = fits_transaction(self._store.backend, self._written)
 
     def remember(self) -> None:
         """Put the new objects into the cache of this process, so that readers need not query the database."""
@@ -97,7 +99,7 @@ class Publication:
                 changed in either case.
         """
         if not self._together and not self._rows_written:
-            self._store.backend.write_objects(self._store.realm, self.rows)
+            self._store.backend.write_objects(self._store.realm, self._written)
             self._rows_written = True
 
     def publish(self) -> Outcome:
@@ -140,7 +142,7 @@ class Publication:
         backend, realm, expected = self._store.backend, self._store.realm, self.base.version
         outcome: Swapped | Conflict
         if self._together:
-            outcome = backend.write_and_swap(realm, self.rows, self._name, expected, self.row)
+            outcome = backend.write_and_swap(realm, self._written, self._name, expected, self.row)
         else:
             outcome = backend.swap_reference(realm, self._name, expected, self.row)
         if isinstance(outcome, Conflict):

@@ -119,7 +119,7 @@ def retried(
         )  # when the database fails, older changes have no priority
 
 
-class _Durations:
+class Durations:
     """The durations of the last eight calls of a kind, in milliseconds."""
 
     def __init__(self, median_ms: float) -> None:
@@ -160,9 +160,9 @@ class Turns:
         """Node numbers of the processes whose turn is next; empty if no process is next."""
         self._fruitless = 0
         """Number of times in a row that this process waited for one of them, and none committed."""
-        self._attempts = _Durations(BASE_MS)
+        self._attempts = Durations(BASE_MS)
         """Durations of attempts to publish a commit."""
-        self._looks = _Durations(0.0)
+        self._looks = Durations(0.0)
         """Durations of reads of the reference's row while this process waited."""
         self._least_read_ms = 0.0
         """About the shortest of these durations: that of a read without load, in milliseconds. It slowly approaches the
@@ -320,14 +320,16 @@ class Turns:
         of others."""
         return min(self.commit_ms / 2, 25.0)
 
-    def written_courtesy_ms(self, commits: float) -> float:
+    def written_courtesy_ms(self, reads_ms: float, write_ms: float) -> float:
         """Return the milliseconds for which the process that made the newest commit waits until others have written
         their next intents to the database. Without this wait, it would often commit twice until then.
 
         Args:
-            commits: how long the others need for that, in multiples of the usual duration of a commit.
+            reads_ms: time for which the others read the outcomes of their last intents.
+            write_ms: time for which they write the next ones.
         """
-        return max(0.0, self._heard_at + commits * self.commit_ms - self._clock.monotonic_ms())
+        since_ms = self._clock.monotonic_ms() - self._heard_at
+        return max(0.0, min(reads_ms + write_ms, RIVALRY_MS) - since_ms)
 
     def pause_ms(self, head: CommitReader, attempt: int, age_ms: float) -> float:
         """Return the milliseconds to wait for other processes before an attempt.

@@ -15,6 +15,9 @@ MOST_RESETS = 16
 """Maximum number of commits in a history that have an earlier time than their parent. In a history that has this many,
 the time of a new commit is always later than its parent's, even if the parent's clock was far ahead."""
 
+ANSWER_BYTES = 8
+"""Length of the id of an answer in `Slot.outcomes`."""
+
 FIRST_SKIP = 4
 """Exponent of the smallest spacing of skip pointers, which is 2**FIRST_SKIP commits. Nearer ancestors are in `parents`.
 """
@@ -108,9 +111,12 @@ class Slot(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknow
     """Id of the process's last intent that a commit decided; 0 if there was none."""
     outcomes: bytes = b""
     """One byte for each change in the intent `last`: 1 if the commit contains the change as its process applied it, 2
-    if another process applied its request (`intent_rows.Part`), 0 if the process must commit the change itself."""
-    answer: ObjectId = 0
-    """Id of the object with the answer (`intent_rows.WrittenAnswer`); 0 if none was written."""
+    if another process applied its request (`intent_rows.Part`), 0 if the process must commit the change itself. If the
+    commit wrote an answer (`intent_rows.WrittenAnswer`), its id follows, in `ANSWER_BYTES` bytes, big-endian."""
+
+    def answer(self, changes: int) -> int:
+        """Return the id of the answer to the intent `last`, which has this number of changes; 0 if none was written."""
+        return int.from_bytes(self.outcomes[changes:], "big")
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):

@@ -45,6 +45,12 @@ FEATURES: Final = (
     Feature("definers", "0.1.0", "definers of views, whose privileges a view's reader uses", {"view": 3}),
     Feature(ACCESS_CONTROL, "0.1.0", "principals, roles and grants", {"principal": 1}),
     Feature(EXTERNAL_AUTHORIZERS, "0.1.0", "the external authorizer of a realm", {"authorizer": 1}),
+    Feature(
+        "written-answers",
+        "0.1.0",
+        "answers to competing processes that messages do not reach",
+        {"answer": 1},
+    ),
 )
 """All features of this release, oldest first. A feature is never removed from this list and never renamed."""
 

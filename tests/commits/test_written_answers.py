@@ -3,32 +3,40 @@ commit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import pytest
 
-from polaris_spark.backends.base import Backend
+from polaris_spark.backends.base import Backend, ObjectKey
+from polaris_spark.clock import ManualClock
+from polaris_spark.commits import decider
 from polaris_spark.commits.applier import Decision
+from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.decider import MOST_BYTES_OF_WRITTEN_ANSWER, Decider
 from polaris_spark.commits.intent_rows import WrittenAnswer
+from polaris_spark.commits.intents import Intents
 from polaris_spark.commits.publication import Publication
-from polaris_spark.commits.retry import Turns
+from polaris_spark.commits.retry import RIVALRY_MS, Turns
 from polaris_spark.errors import TryAgainError
-from polaris_spark.store.objects import ObjectRows
+from polaris_spark.objects import ObjectRow
 from tests.mailboxes import Office
 
 from .rivals import Rivals
 from .support import Add, Requested, committer
 from .test_intent_messages import Extend, Piece, Pieces, counted
 
-Answers = Callable[[Decider, Decision, Publication], ObjectRows]
+Answers = Callable[[Decider, Decision, Publication], list[ObjectRow]]
 
 
 def written(rivals: Rivals) -> list[WrittenAnswer]:
     """Return the answers that the slots of the newest head name."""
-    slots = rivals.head.slots
-    return [rivals.b._store.get(slot.answer, WrittenAnswer) for slot in slots if slot.answer]
+    return [rivals.b._store.get(id, WrittenAnswer) for id in answers_of(rivals)]
+
+
+def answers_of(rivals: Rivals) -> list[int]:
+    """Return the ids of these answers. Each intent has one change."""
+    return [slot.answer(1) for slot in rivals.head.slots if slot.answer(1)]
 
 
 def test_a_process_on_another_machine_reads_only_the_row_and_the_answer(backend: Backend) -> None:
@@ -82,17 +90,19 @@ def test_no_answer_is_written_for_large_objects(backend: Backend, *, larger: boo
 
 
 def _missing(rows: Answers) -> Answers:
-    return lambda decider, decision, publication: ObjectRows()
+    return lambda decider, decision, publication: []
 
 
 def _with(change: Callable[[bytes], bytes]) -> Callable[[Answers], Answers]:
     """Change the encoded answer in each row."""
 
     def spoil(rows: Answers) -> Answers:
-        def spoiled(decider: Decider, decision: Decision, publication: Publication) -> ObjectRows:
+        def spoiled(decider: Decider, decision: Decision, publication: Publication) -> list[ObjectRow]:
+            found = rows(decider, decision, publication)
+            answers = decider._store.decoded(found).decoded
             return decider._store.rows(
-                (id, WrittenAnswer(change(decoded.value.answer)))
-                for id, decoded, _ in rows(decider, decision, publication).decoded
+                (id, WrittenAnswer(change(decoded.value.answer)))  # type: ignore[union-attr]
+                for id, decoded, _ in answers
             )
 
         return spoiled
@@ -101,10 +111,9 @@ def _with(change: Callable[[bytes], bytes]) -> Callable[[Answers], Answers]:
 
 
 def _garbled(rows: Answers) -> Answers:
-    def spoiled(decider: Decider, decision: Decision, publication: Publication) -> ObjectRows:
+    def spoiled(decider: Decider, decision: Decision, publication: Publication) -> list[ObjectRow]:
         found = rows(decider, decision, publication)
-        found[:] = [row._replace(value=row.value[:-1] + b"\xc1") for row in found]
-        return found
+        return [row._replace(value=row.value[:-1] + b"\xc1") for row in found]
 
     return spoiled
 
@@ -128,24 +137,53 @@ def test_an_answer_that_cannot_be_used_is_replaced_by_reads_of_the_commit(
         rivals.meanwhile(lambda: rivals.b.commit(Add("same", 10)))
         assert rivals.a.commit(Requested("same")) == 11 * turn
     assert rivals.commits() == [["same", "same"]] * 2
-    assert [slot for slot in rivals.head.slots if slot.answer]
+    assert answers_of(rivals)
 
 
-def test_an_answer_is_read_again_if_the_database_fails(backend: Backend) -> None:
+def test_an_answer_is_read_again_if_the_database_fails(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rivals = Rivals(backend)
     failures = [TryAgainError("busy"), TryAgainError("busy")]
-    read = rivals.a._store.get
+    original, read, named = Decider.written_answers, backend.read_objects, list[int]()
 
-    def failing(id: int, cls: type) -> object:
-        if cls is WrittenAnswer and failures:
+    def noted(decider: Decider, decision: Decision, publication: Publication) -> list[ObjectRow]:
+        found = original(decider, decision, publication)
+        named.extend(row.id for row in found)
+        return found
+
+    def failing(realm: str, keys: Sequence[ObjectKey]) -> dict[ObjectKey, bytes]:
+        if failures and named == [key.id for key in keys]:
             raise failures.pop()
-        return read(id, cls)
+        return read(realm, keys)
 
-    rivals.a._store.get = failing  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr(Decider, "written_answers", noted)
+    backend.read_objects = failing  # type: ignore[method-assign, assignment]
     rivals.meanwhile(lambda: rivals.b.commit(Add("same", 10)))
     assert rivals.a.commit(Requested("same")) == 11
     assert not failures
     assert rivals.commits() == [["same", "same"]]
+
+
+def test_no_answer_is_written_in_a_realm_that_does_not_allow_it(backend: Backend) -> None:
+    rivals = Rivals(backend)
+    rivals.b._store._revisions = {"answer": 0}
+    rivals.b._store._allowed.discard(WrittenAnswer)
+    rivals.meanwhile(lambda: rivals.b.commit(Add("same", 10)))
+    assert rivals.a.commit(Requested("same")) == 11
+    assert not answers_of(rivals)
+    assert rivals.commits() == [["same", "same"]]
+
+
+def test_answers_that_do_not_fit_in_a_commit_are_left_out(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decider, "MOST_BYTES_OF_WRITTEN_ANSWERS", 10)
+    rivals = Rivals(backend)
+    rivals.meanwhile(lambda: rivals.b.commit(Add("same", 10)))
+    assert rivals.a.commit(Requested("same")) == 11
+    (id,) = answers_of(rivals)
+    assert not backend.read_objects(rivals.b._store.realm, [ObjectKey(id)])
 
 
 def test_the_answer_of_a_commit_that_lost_its_swap_is_not_used(
@@ -154,10 +192,10 @@ def test_the_answer_of_a_commit_that_lost_its_swap_is_not_used(
     rivals, third = Rivals(backend), committer(backend)
     original, named = Decider.written_answers, list[int]()
 
-    def overtaken(decider: Decider, decision: Decision, publication: Publication) -> ObjectRows:
+    def overtaken(decider: Decider, decision: Decision, publication: Publication) -> list[ObjectRow]:
         found = original(decider, decision, publication)
         backend.write_objects(decider._store.realm, found)  # as if the answers were written before the swap
-        named.extend(id for id, *_ in found.decoded)
+        named.extend(row.id for row in found)
         if len(named) == 1:
             with monkeypatch.context() as patched:  # a process that leaves out the intents of others
                 patched.setattr(Decider, "decided", lambda self, applied, decision, slots: slots)
@@ -168,31 +206,83 @@ def test_the_answer_of_a_commit_that_lost_its_swap_is_not_used(
     rivals.meanwhile(lambda: rivals.b.commit(Add("same", 10)))
     assert rivals.a.commit(Requested("same")) == 111
     assert len(set(named)) == 2
-    assert [slot.answer for slot in rivals.head.slots if slot.answer] == named[1:]
+    assert answers_of(rivals) == named[1:]
 
 
-@pytest.mark.parametrize("office", [None, Office()], ids=["database", "messages"])
-@pytest.mark.parametrize("name", ["same", "theirs"])
+class Waits:
+    """The waits of a process of `Rivals` for intents, while a commit takes 50 ms, and a read takes 5 ms."""
+
+    def __init__(self, process: Committer, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._attempts = process._attempts
+        self._clock = clock = process._attempts._clock
+        self._passed, self._pauses = 0.0, list[float]()
+        self._sleep, now = clock.sleep_ms, clock.monotonic_ms
+        monkeypatch.setattr(Turns, "commit_ms", 50.0)
+        monkeypatch.setattr(Intents, "read_ms", 5.0)
+        monkeypatch.setattr(clock, "sleep_ms", self._pause)
+        monkeypatch.setattr(clock, "monotonic_ms", lambda: now() + self._passed)
+
+    def _pause(self, ms: float) -> None:
+        self._pauses.append(ms)
+        self._sleep(ms)
+
+    def wait_ms(self, *, since_ms: float = 0.0, changes: int = 1, left_ms: float = 1_000.0) -> float:
+        """Return how long the process waits.
+
+        Args:
+            since_ms: time since it heard of the newest commit, in milliseconds.
+            changes: number of its changes that wait.
+            left_ms: time until its deadline, in milliseconds.
+        """
+        self._passed += self._attempts._turns._heard_at + since_ms - self._clock.monotonic_ms()
+        self._pauses.clear()
+        deadline = self._clock.monotonic_ms() + left_ms
+        self._attempts._handover.await_intents(deadline, changes=changes)
+        return sum(self._pauses)
+
+
 def test_the_process_that_commits_waits_until_those_on_other_machines_have_written_their_next_intents(
-    backend: Backend, monkeypatch: pytest.MonkeyPatch, office: Office | None, name: str
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rivals = Rivals(backend, office=office)
-    monkeypatch.setattr(Turns, "commit_ms", 50.0)
-    rivals.meanwhile(lambda: rivals.b.commit(Add(name)))
+    rivals = Rivals(backend)
+    waits = Waits(rivals.b, monkeypatch)
+    assert waits.wait_ms() == 0  # nothing was decided for others
+    rivals.meanwhile(lambda: rivals.b.commit(Add("same")))
     rivals.a.commit(Requested("same"))
-    pauses: list[float] = []
-    clock, handover = rivals.b._attempts._clock, rivals.b._attempts._handover
-    passed = rivals.b._attempts._turns._heard_at + 10 - clock.monotonic_ms()
-    sleep, now = clock.sleep_ms, clock.monotonic_ms
-    monkeypatch.setattr(clock, "sleep_ms", lambda duration: (pauses.append(duration), sleep(duration)))
-    monkeypatch.setattr(clock, "monotonic_ms", lambda: now() + passed)
-    for_messages = [] if office is None else [25.0]
-    handover.await_intents()
-    # They read the row, and the answer to a request, and write the intent.
-    operations = 3 if name == "same" else 2
-    in_commit = 1 if backend.transactional else 2
-    assert pauses == pytest.approx(for_messages or [operations * 50 / in_commit - 10])
-    rivals.b.commit(Add("other"))  # decides nothing for others
-    pauses.clear()
-    handover.await_intents()
-    assert pauses == pytest.approx(for_messages)
+    # They read the row and the answer, and write the intent.
+    usual = 2 * 5 + 50 / (1 if backend.transactional else 2)
+    assert waits.wait_ms() == pytest.approx(usual)
+    assert waits.wait_ms(since_ms=10) == pytest.approx(usual - 10)
+    assert waits.wait_ms(since_ms=100) == 0
+    assert waits.wait_ms(left_ms=7) == pytest.approx(7)
+    assert waits.wait_ms(changes=2) == 0  # more than the others have
+    rivals.b.commit(Add("other"))
+    assert waits.wait_ms() == 0  # no intent came, so none is expected
+
+
+def test_a_process_does_not_wait_for_intents_if_another_one_made_the_newest_commit(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rivals = Rivals(backend)
+    rivals.meanwhile(lambda: rivals.b.commit(Add("same")))
+    rivals.a.commit(Requested("same"))
+    rivals.a.read()
+    assert Waits(rivals.a, monkeypatch).wait_ms() == 0
+
+
+def test_for_messages_the_process_that_commits_waits_for_half_a_commit_at_most(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rivals = Rivals(backend, office=Office())
+    rivals.meanwhile(lambda: rivals.b.commit(Add("same")))
+    rivals.a.commit(Requested("same"))
+    waits = Waits(rivals.b, monkeypatch)
+    assert waits.wait_ms() == pytest.approx(25)
+    assert waits.wait_ms(left_ms=7) == pytest.approx(7)
+
+
+def test_a_wait_for_intents_has_a_longest_time() -> None:
+    turns = Turns.__new__(Turns)
+    turns._clock, turns._heard_at = ManualClock(), 0.0
+    turns._heard_at = turns._clock.monotonic_ms()
+    assert turns.written_courtesy_ms(900.0, 900.0) == RIVALRY_MS

@@ -52,7 +52,7 @@ INTENT_MUTANTS: dict[str, Mutant] = {
             Patch(
                 Decider,
                 "_carry",
-                "return Slot(intent.following, number, slot.following, bytes(outcomes), answer)",
+                "return Slot(intent.following, number, slot.following, bytes(outcomes))",
                 "return slot",
             ),
         ),
@@ -117,7 +117,7 @@ INTENT_MUTANTS: dict[str, Mutant] = {
             Patch(
                 Decider,
                 "_answer",
-                "decision.requested.get(slot.last, {})",
+                "decision.requested.get(intent, {})",
                 "next(iter(decision.requested.values()))",
             ),
         ),
