@@ -210,7 +210,7 @@ class Decider:
                 self._mailbox.answer(sender, 0, b"")
 
     def _with_rows_of(self, publication: Publication) -> tuple[dict[int, ObjectRow], ...]:
-        """Return the rows of the last commits of this process that applied requests, and those of a further one."""
+        """Return `_newest` as it will be after this commit."""
         return (*self._newest, {row.id: row for row in publication.rows})[-ANSWERED_COMMITS:]
 
     def _answer(

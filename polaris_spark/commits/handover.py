@@ -34,7 +34,7 @@ PART_MS: Final = 25.0
 """Longest time without a look whether an answer has come, in milliseconds."""
 
 LEAST_WAIT_MS: Final = 0.001
-"""Shortest time that is waited for intents, in milliseconds. Less may remain only because times are rounded."""
+"""A wait for intents ends when less than this time is left, in milliseconds: a rounding error of the clock's times."""
 
 WITHDRAW_MS: Final = 5_000.0
 """Time limit for changing the reference's row while the database fails, in milliseconds."""

@@ -246,7 +246,7 @@ class Intents:
         try:
             answer = decode_answer(message)
             if answer.row is None:
-                raise ValueError("it has no row")
+                raise ValueError("the answer has no row")
             head = read_head(answer.row, published.state.base.row_name)
             slot = next(slot for slot in head.slots if slot.last == published.id)
         except Exception as error:  # whatever another process sent
@@ -284,7 +284,7 @@ class Intents:
         try:
             found = decode(row, self._store.key(id)).value
             if not isinstance(found, WrittenAnswer):
-                raise ValueError("it is another object")
+                raise ValueError("the object is not an answer")
             answer = decode_answer(found.answer)
         except Exception as error:  # whatever another process wrote
             _logger.warning("the answer to intent %s is ignored: %s", published.id, error)
@@ -446,8 +446,8 @@ class Intents:
             decision.slots += (Slot(decision.own_slot, head.number + 1),)
 
     def expected(self, head: Head) -> int:
-        """Return how many intents other processes will probably write to the database soon: of processes that messages
-        do not reach, and whose last intents the commit of `head` decided."""
+        """Return how many processes will probably write an intent to the database soon: those that messages do not
+        reach, and whose last intents the commit of `head` decided."""
         return sum(
             1
             for slot in head.slots
