@@ -3,28 +3,32 @@ commit."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Sequence
 
 import msgspec
 import pytest
 
-from polaris_spark.backends.base import Backend, ObjectKey
+from polaris_spark.backends import open_backend
+from polaris_spark.backends.base import Backend, Conflict, ObjectKey, ReferenceRow, Swapped
 from polaris_spark.clock import ManualClock
 from polaris_spark.commits import decider
 from polaris_spark.commits.applier import Decision
 from polaris_spark.commits.committer import Committer
 from polaris_spark.commits.decider import MOST_BYTES_OF_WRITTEN_ANSWER, Decider
-from polaris_spark.commits.intent_rows import WrittenAnswer
-from polaris_spark.commits.intents import Intents
+from polaris_spark.commits.group import Batch, Pending
+from polaris_spark.commits.intent_rows import Outcomes, WrittenAnswer
+from polaris_spark.commits.intents import Intents, Published
 from polaris_spark.commits.publication import Publication
 from polaris_spark.commits.retry import RIVALRY_MS, Turns
-from polaris_spark.errors import TryAgainError
+from polaris_spark.errors import OutcomeUnknownError, TryAgainError
 from polaris_spark.objects import ObjectRow
 from tests.mailboxes import Office
 
 from .rivals import Rivals
 from .support import Add, Requested, committer
 from .test_intent_messages import Extend, Piece, Pieces, counted
+from .test_swaps_in_doubt import Doubtful
 
 Answers = Callable[[Decider, Decision, Publication], list[ObjectRow]]
 
@@ -209,6 +213,74 @@ def test_the_answer_of_a_commit_that_lost_its_swap_is_not_used(
     assert answers_of(rivals) == named[1:]
 
 
+def test_a_withdrawal_finds_the_answer_of_the_commit_that_came_before_it(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rivals = Rivals(backend)
+    assert isinstance(backend, Doubtful)
+    handover = rivals.a._attempts._handover
+    withdraw = handover.withdraw
+
+    def late(published: Published, limit_ms: float) -> Outcomes | None:
+        rivals.b.commit(Add("same", 10))
+        return withdraw(published, limit_ms)
+
+    monkeypatch.setattr(handover, "withdraw", late)
+    monkeypatch.delattr(Intents, "_entries_of")  # the commit is not read
+    rivals.meanwhile(lambda: backend.plan.append("full"))  # the swap with which `a` then commits fails
+    assert rivals.a.commit(Requested("same")) == 11
+    assert len(written(rivals)) == 1
+    assert rivals.commits() == [["same", "same"]]
+
+
+def test_another_thread_continues_a_commit_with_an_answer(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rivals = Rivals(backend)
+    assert isinstance(backend, Doubtful)
+    attempts, clock = rivals.b._attempts, rivals.b._clock
+
+    def commit() -> None:
+        batch = Batch(Pending(Add("same", 10), clock.monotonic_ms(), 0.0, clock.signal()), None)
+        backend.plan = ["before"] * 1_000
+        assert isinstance(attempts.carry(batch, clock.monotonic_ms() + 20), OutcomeUnknownError)
+        backend.plan = []
+        assert attempts.carry(batch, clock.monotonic_ms() + 10_000) is None
+
+    monkeypatch.delattr(Intents, "_entries_of")  # the commit is not read
+    rivals.meanwhile(commit)
+    assert rivals.a.commit(Requested("same")) == 11
+    assert len(written(rivals)) == 1
+    assert rivals.commits() == [["same", "same"]]
+
+
+def test_if_the_answers_do_not_fit_in_the_transaction_all_rows_are_written_before_the_swap() -> None:
+    backend = Doubtful(open_backend(f"memory:{uuid.uuid4()}"), transactional=True)
+    rivals = Rivals(backend)  # type: ignore[arg-type]
+    together, sizes = backend.write_and_swap, list[int]()
+
+    def counted(
+        realm: str, rows: Sequence[ObjectRow], name: str, expected: bytes, new: ReferenceRow
+    ) -> Swapped | Conflict:
+        sizes.append(len(rows))
+        return together(realm, rows, name, expected, new)
+
+    def commit() -> None:
+        sizes.clear()
+        rivals.b.commit(Add("same", 10))
+
+    backend.write_and_swap = counted  # type: ignore[method-assign]
+    for fits in (True, False):
+        rivals.meanwhile(commit)
+        rivals.a.commit(Requested("same"))
+        (id,) = answers_of(rivals)
+        assert (id in backend.rows_written) is not fits
+        assert len(written(rivals)) == 1
+        if fits:
+            backend.transaction_rows = sizes[0] - 1  # type: ignore[attr-defined]  # all rows but the answer
+    assert not sizes
+
+
 class Waits:
     """The waits of a process of `Rivals` for intents, while a commit takes 50 ms, and a read takes 5 ms."""
 
@@ -216,15 +288,18 @@ class Waits:
         self._attempts = process._attempts
         self._clock = clock = process._attempts._clock
         self._passed, self._pauses = 0.0, list[float]()
-        self._sleep, now = clock.sleep_ms, clock.monotonic_ms
+        mailbox, now = process._attempts._handover._mailbox, clock.monotonic_ms
+        self._wait = mailbox.wait
         monkeypatch.setattr(Turns, "commit_ms", 50.0)
         monkeypatch.setattr(Intents, "read_ms", 5.0)
-        monkeypatch.setattr(clock, "sleep_ms", self._pause)
+        monkeypatch.setattr(
+            mailbox, "wait", self._pause
+        )  # a pause of the clock would leave messages in the sockets
         monkeypatch.setattr(clock, "monotonic_ms", lambda: now() + self._passed)
 
     def _pause(self, ms: float) -> None:
         self._pauses.append(ms)
-        self._sleep(ms)
+        self._wait(ms)
 
     def wait_ms(self, *, since_ms: float = 0.0, changes: int = 1, left_ms: float = 1_000.0) -> float:
         """Return how long the process waits.
