@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import tempfile
@@ -50,6 +51,32 @@ def test_an_intent_arrives_and_makes_its_sender_near(opened: Opened) -> None:
     assert not a.is_near(2)
     b.remove([77, 78])
     assert not b.received([77])
+
+
+def test_a_sender_stays_near_while_its_commits_take_seconds(folder: Path) -> None:
+    """As on a database that is far away."""
+    clocks = SystemClock(), _Later()
+    a, b = (SocketMailbox("a store", lambda node=node: node, clocks[node]) for node in (0, 1))
+    with contextlib.closing(a), contextlib.closing(b):
+        a.open()
+        b.open()
+        assert a.send(1, 77, b"intent")
+        assert b.received([77])
+        clocks[1].passed = 5_000.0
+        assert b.is_near(0)
+        clocks[1].passed = 60_000.0
+        assert not b.is_near(0)
+
+
+class _Later(SystemClock):
+    """A clock on which more time has passed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passed = 0.0
+
+    def monotonic_ms(self) -> float:
+        return super().monotonic_ms() + self.passed
 
 
 def test_an_answer_ends_the_wait(opened: Opened) -> None:

@@ -197,3 +197,20 @@ def test_an_amendment_in_doubt_is_not_reported_as_failed_after_a_later_error(
     with pytest.raises(TryAgainError):
         c.amend(lambda head: msgspec.structs.replace(head, fence=max(head.fence, 8)))
     assert (len(doubtful.plan) == 999) == (trouble == "full")  # at once
+
+
+def test_an_amendment_in_doubt_on_the_row_of_another_process_is_not_reported_as_failed(
+    doubtful: Doubtful,
+) -> None:
+    c, other = committer(doubtful, deadline_ms=1_000.0), committer(doubtful._inner)  # type: ignore[arg-type]  # a wrapper
+    other.commit(Add("a"))
+    others = [Add("a")]
+
+    def fenced(head: Head) -> Head:
+        if others:
+            other.commit(others.pop())
+            doubtful.plan = ["", "before", *["busy"] * 1_000]  # the first swap has a conflict
+        return msgspec.structs.replace(head, fence=7)
+
+    with pytest.raises(OutcomeUnknownError):
+        c.amend(fenced)
