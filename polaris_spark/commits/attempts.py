@@ -258,7 +258,9 @@ class Attempts:
 
     def _publish_intent(self, batch: Batch, run: _Run) -> bool:
         """Publish an intent of the batch, unless this process is to commit next. Return False if it published none."""
-        known = None if _contested(batch) else self._handover.base_for_intent(lost=run.attempt > 0)
+        if _contested(batch):
+            return False
+        known = self._handover.base_for_intent(lost=run.attempt > 0, learned=run.learned)
         if known is None:
             return False
         self.group.add_waiting(batch)

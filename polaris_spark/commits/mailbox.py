@@ -42,6 +42,10 @@ SOCKETS: Final = 4
 """Number of sockets on which a process receives. A sender chooses one by its own node number. Linux queues only about
 ten datagrams on a socket (`net.unix.max_dgram_qlen`), and holds back further senders. While a process commits, dozens
 of others send their intents. With one socket, most would wait, and some would then write to the database."""
+_BUFFER_BYTES = 2**20
+"""Size of the send buffer of each socket, in bytes, if the system allows it (`net.core.wmem_max`). A message takes room
+in it until it is received. The answers of one commit to 31 processes have about 0.6 MB, and those of the commit before
+may still be there. An answer without room is lost, and its receiver waits for up to half a second."""
 _SEND_MS = 20
 """Maximum time to wait for room in the receiver's queue, in milliseconds."""
 _RETRY_MS = 10_000.0
@@ -153,6 +157,8 @@ class _Bound:
         self._sockets[own.fileno()] = own
         self._senders.append(own)
         own.settimeout(None)  # whatever `socket.setdefaulttimeout` says
+        with contextlib.suppress(OSError):  # macOS refuses a size that is too large
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
         own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, _SEND_MS * 1_000))
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)

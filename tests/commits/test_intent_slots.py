@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import msgspec
 import pytest
 
 from polaris_spark.backends import open_backend
-from polaris_spark.backends.base import Backend, ObjectKey
+from polaris_spark.backends.base import Backend, Conflict, ObjectKey, Swapped
 from polaris_spark.commits import intents
 from polaris_spark.commits.attempts import _Run
 from polaris_spark.commits.files import BatchFiles
@@ -229,6 +229,28 @@ def test_a_process_that_paused_publishes_no_intent_in_a_slot_that_was_dropped(
     assert rivals.a._attempts._turns.crowded
     monkeypatch.delattr(intents.Intents, "_searched")  # the history is not searched for the outcome
     monkeypatch.delattr(intents.Intents, "publish")
+    assert rivals.a.commit(Add("mine")) == 2
+
+
+def test_after_a_lost_swap_that_returned_no_row_no_intent_is_published_in_a_slot_that_was_dropped(
+    rivals: Rivals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rivals.meanwhile(lambda: rivals.b.commit(Add("theirs")))
+    rivals.a.commit(Add("mine"))  # carried out by `b`
+    for _ in range(2 * intents.SLOT_COMMITS):
+        rivals.b.commit(Add("theirs"))
+    rivals.clock.advance(2 * RIVALRY_MS)  # `a` commits first, and then remembers that others compete
+
+    def without_row(swap: Callable[..., Swapped | Conflict]) -> Callable[..., Swapped | Conflict]:
+        def swapped(*arguments: object) -> Swapped | Conflict:
+            outcome = swap(*arguments)
+            return outcome if isinstance(outcome, Swapped) else Conflict()
+
+        return swapped
+
+    for name in ("swap_reference", "write_and_swap"):
+        monkeypatch.setattr(rivals.backend, name, without_row(getattr(rivals.backend, name)))
+    monkeypatch.delattr(intents.Intents, "_searched")  # the history is not searched for the outcome
     assert rivals.a.commit(Add("mine")) == 2
 
 

@@ -214,6 +214,14 @@ def test_intents_of_a_crowd_arrive_though_none_is_read_meanwhile(opened: Opened)
     assert b.received(range(32)) == dict.fromkeys(range(32), b"intent")
 
 
+def test_answers_to_a_crowd_arrive_though_none_is_read_meanwhile(opened: Opened) -> None:
+    crowd, b = [opened(node) for node in range(10, 42)], opened(2)
+    answer = b"a" * 30 * 2**10
+    for node in range(10, 42):
+        b.answer(node, 7, answer)
+    assert all(one.take_answer(7) == answer for one in crowd)
+
+
 def test_a_process_keeps_a_bounded_number_of_intents(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mailbox, "_MOST_KEPT", 3)
     a, b = opened(1), opened(2)
