@@ -153,8 +153,8 @@ class Attempts:
             self._unsent(batch, run)
             run.publication = run.applied = None
             run.attempt += 1
-            run.has_turn = False
-            self._turns.lost()
+            run.has_turn = run.learned = False
+            self._turns.lost(heard=publication.current is not None)
             for pending in batch.pendings:
                 pending.contested = False
             if publication.current is not None:
@@ -260,7 +260,7 @@ class Attempts:
         """Publish an intent of the batch, unless this process is to commit next. Return False if it published none."""
         if _contested(batch):
             return False
-        known = self._handover.base_for_intent(lost=run.attempt > 0, learned=run.learned)
+        known = self._handover.base_for_intent(lost=run.attempt > 0)
         if known is None:
             return False
         self.group.add_waiting(batch)
@@ -297,7 +297,7 @@ class Attempts:
             TryAgainError, OutcomeUnknownError: the database failed; the intent may still be carried out.
         """
         assert run.published is not None
-        outcomes = None
+        outcomes, run.learned = None, False  # the withdrawal changes the row
         if run.published.asks_for_turn:
             self._intents.abandon(run.published)
         else:
@@ -510,7 +510,7 @@ class Attempts:
         in_doubt = run.publication is not None and run.publication.in_doubt
         if isinstance(cause, StorageFullError) and not in_doubt:
             raise cause
-        run.troubles, run.cause = run.troubles + 1, cause
+        run.troubles, run.cause, run.learned = run.troubles + 1, cause, False
         pause = backoff_ms(
             run.troubles, 0.0, self._rng
         )  # when the database fails, older changes have no priority

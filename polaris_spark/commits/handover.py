@@ -73,20 +73,19 @@ class Handover:
         self._clock = clock
         self._rng = rng
 
-    def base_for_intent(self, *, lost: bool, learned: bool) -> CommitReader | None:
+    def base_for_intent(self, *, lost: bool) -> CommitReader | None:
         """Return the head on which to apply changes for an intent, or None if this process is to commit next: others do
         not commit often, this process made the newest known commit, or it has no slot in the reference's row (`Slot`).
 
         Args:
             lost: whether another process just committed first. If so, and this process has no slot, add one by a swap
                 of the row.
-            learned: whether the remembered head comes from the answer of the swap that this process lost.
         """
         if not self._turns.crowded:
             return None
         known, leads = self._heads.known_or_forecast(), self._turns.is_leader
         others_committed = leads(known.head) and not self._turns.committed_recently
-        if others_committed or self._turns.was_away or (lost and not learned):  # the slot may be gone
+        if others_committed or self._turns.was_away:  # the slot may be gone
             known = self._heads.read()
         if leads(known.head):
             return None

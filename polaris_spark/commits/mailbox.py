@@ -43,9 +43,10 @@ SOCKETS: Final = 4
 ten datagrams on a socket (`net.unix.max_dgram_qlen`), and holds back further senders. While a process commits, dozens
 of others send their intents. With one socket, most would wait, and some would then write to the database."""
 _BUFFER_BYTES = 2**20
-"""Size of the send buffer of each socket, in bytes, if the system allows it (`net.core.wmem_max`). A message takes room
-in it until it is received. The answers of one commit to 31 processes have about 0.6 MB, and those of the commit before
-may still be there. An answer without room is lost, and its receiver waits for up to half a second."""
+"""Size of the send buffer of each socket, in bytes. Linux limits it to `net.core.wmem_max` and then doubles it. A
+message takes room in it until it is received. One commit sends about 8 answers of 20 KiB through each socket, and those
+of the commit before may still be there. An answer without room is lost, and its receiver waits for up to half a second.
+"""
 _SEND_MS = 20
 """Maximum time to wait for room in the receiver's queue, in milliseconds."""
 _RETRY_MS = 10_000.0

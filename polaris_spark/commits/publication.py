@@ -159,6 +159,7 @@ class Publication:
             )
         if row.version == self.new.version:
             return True
+        self.current = row
         current = read_head(row, self._name)
         if current.number < self.new.head.number:
             return False

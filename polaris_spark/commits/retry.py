@@ -193,11 +193,16 @@ class Turns:
         """
         self._attempts.add(min(took_ms, RIVALRY_MS))
 
-    def lost(self) -> None:
-        """Record that another process committed first."""
+    def lost(self, *, heard: bool = True) -> None:
+        """Record that another process committed first.
+
+        Args:
+            heard: whether this process knows the newest commit now. It does not if the database did not return the row.
+        """
         now = self._clock.monotonic_ms()
         self._won_until, self._next = -1.0, frozenset()
-        self._heard_at = now
+        if heard:
+            self._heard_at = now
         self._rivals_until = now + self._rivalry_ms
         if now < max(self._again_until, self._crowded_until):
             self._crowded_until = self._rivals_until

@@ -16,7 +16,7 @@ from polaris_spark.commits.files import BatchFiles
 from polaris_spark.commits.group import Batch, Pending
 from polaris_spark.commits.intent_rows import Intent
 from polaris_spark.commits.retry import RIVALRY_MS
-from polaris_spark.commits.rows import RecentHead
+from polaris_spark.commits.rows import Head, RecentHead
 from polaris_spark.commits.state import State
 from polaris_spark.errors import (
     CommitFailedError,
@@ -251,7 +251,16 @@ def test_after_a_lost_swap_that_returned_no_row_no_intent_is_published_in_a_slot
     for name in ("swap_reference", "write_and_swap"):
         monkeypatch.setattr(rivals.backend, name, without_row(getattr(rivals.backend, name)))
     monkeypatch.delattr(intents.Intents, "_searched")  # the history is not searched for the outcome
+    slots = list[bool]()
+    registered = intents.Intents.registered
+
+    def noted(self: intents.Intents, head: Head) -> Head:
+        slots.append(self.own != 0)
+        return registered(self, head)
+
+    monkeypatch.setattr(intents.Intents, "registered", noted)
     assert rivals.a.commit(Add("mine")) == 2
+    assert slots == [False]  # it has noticed that its slot is gone
 
 
 @pytest.mark.parametrize("office", [None, Office(answers=False)], ids=["database", "messages"])

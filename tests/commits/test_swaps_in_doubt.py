@@ -97,6 +97,37 @@ def test_a_lost_answer_is_recognised_although_others_committed_since(doubtful: D
     assert number(c, "b") == 150
 
 
+def test_after_a_doubtful_swap_that_was_lost_the_next_one_is_made_on_the_newest_head(
+    doubtful: Doubtful,
+) -> None:
+    c = committer(doubtful)  # type: ignore[arg-type]  # a wrapper of a backend
+    other = committer(doubtful._inner)
+    c.read()
+    attempt, read = doubtful._doubt, doubtful._inner.read_reference
+    swaps, failures = 0, 1
+
+    def swap(now: Callable[[], Swapped | Conflict]) -> Swapped | Conflict:
+        nonlocal swaps
+        swaps += 1
+        if swaps == 1:
+            other.commit(Add("b"))
+        return attempt(now)
+
+    def read_reference(realm: str, name: str) -> ReferenceRow | None:
+        nonlocal failures
+        if swaps == 2 and failures:  # it is not known yet whether the first swap took place
+            failures -= 1
+            other.commit(Add("b"))
+            raise TryAgainError("busy")
+        return read(realm, name)
+
+    doubtful._doubt, doubtful.read_reference = swap, read_reference  # type: ignore[method-assign, attr-defined]
+    doubtful.plan = ["before"]
+    assert c.commit(Add("a")) == 1
+    assert (swaps, failures) == (3, 0)
+    assert number(c, "b") == 2
+
+
 def test_an_outcome_that_stays_unknown_is_reported_as_unknown(doubtful: Doubtful) -> None:
     clock = ManualClock()
     c = committer(doubtful, clock=clock)  # type: ignore[arg-type]  # a wrapper of a backend
@@ -202,7 +233,8 @@ def test_an_amendment_in_doubt_is_not_reported_as_failed_after_a_later_error(
 def test_an_amendment_in_doubt_on_the_row_of_another_process_is_not_reported_as_failed(
     doubtful: Doubtful,
 ) -> None:
-    c, other = committer(doubtful, deadline_ms=1_000.0), committer(doubtful._inner)  # type: ignore[arg-type]  # a wrapper
+    c = committer(doubtful, deadline_ms=1_000.0)  # type: ignore[arg-type]  # a wrapper of a backend
+    other = committer(doubtful._inner)
     other.commit(Add("a"))
     others = [Add("a")]
 

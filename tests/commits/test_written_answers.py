@@ -233,9 +233,10 @@ def test_a_withdrawal_finds_the_answer_of_the_commit_that_came_before_it(
     assert rivals.commits() == [["same", "same"]]
 
 
-def test_another_thread_continues_a_commit_with_an_answer(
+def test_a_commit_with_an_answer_is_continued_after_a_deadline(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """As by the next thread that leads the batch."""
     rivals = Rivals(backend)
     assert isinstance(backend, Doubtful)
     attempts, clock = rivals.b._attempts, rivals.b._clock
@@ -292,9 +293,8 @@ class Waits:
         self._wait = mailbox.wait
         monkeypatch.setattr(Turns, "commit_ms", 50.0)
         monkeypatch.setattr(Intents, "read_ms", 5.0)
-        monkeypatch.setattr(
-            mailbox, "wait", self._pause
-        )  # a pause of the clock would leave messages in the sockets
+        # It must wait in the mailbox, which receives messages meanwhile, and not on the clock.
+        monkeypatch.setattr(mailbox, "wait", self._pause)
         monkeypatch.setattr(clock, "monotonic_ms", lambda: now() + self._passed)
 
     def _pause(self, ms: float) -> None:

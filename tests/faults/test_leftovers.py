@@ -61,7 +61,7 @@ def publish_and_die(folder: Path, key: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     Turns.contended = Turns.crowded = True  # type: ignore[assignment,method-assign]  # as after two lost swaps
-    Handover.base_for_intent = lambda self, **how: base(self, **{**how, "lost": True})  # type: ignore[method-assign]
+    Handover.base_for_intent = lambda self, *, lost: base(self, lost=True)  # type: ignore[method-assign]
     Intents.publish = publish_intent  # type: ignore[assignment,method-assign]
     client.commit("t", set_properties(by="the dead"), key=key)
 

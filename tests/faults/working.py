@@ -141,7 +141,7 @@ def work(plan: Plan) -> None:
 
 def _forget_intents() -> None:
     """Make this process commit like a release without intents. Its commits drop the slots of others."""
-    Handover.base_for_intent = lambda self, **how: None  # type: ignore[method-assign]
+    Handover.base_for_intent = lambda self, *, lost: None  # type: ignore[method-assign]
     Intents.decide = lambda self, applied, published, *, competing: None  # type: ignore[method-assign]
     Turns.has_strangers = lambda self, head: True  # type: ignore[method-assign]  # always takes turns
 
