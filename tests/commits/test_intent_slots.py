@@ -218,13 +218,18 @@ def test_a_process_that_was_idle_does_not_read_all_history(rivals: Rivals) -> No
     assert reads < 6
 
 
+def _drop_slot(rivals: Rivals) -> None:
+    """Let `b` carry out a change of `a`, and then commit until the slot of `a` is dropped. `a` does not learn of it."""
+    rivals.meanwhile(lambda: rivals.b.commit(Add("theirs")))
+    rivals.a.commit(Add("mine"))
+    for _ in range(2 * intents.SLOT_COMMITS):
+        rivals.b.commit(Add("theirs"))
+
+
 def test_a_process_that_paused_publishes_no_intent_in_a_slot_that_was_dropped(
     rivals: Rivals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rivals.meanwhile(lambda: rivals.b.commit(Add("theirs")))
-    rivals.a.commit(Add("mine"))  # carried out by `b`
-    for _ in range(2 * intents.SLOT_COMMITS):
-        rivals.b.commit(Add("theirs"))
+    _drop_slot(rivals)
     rivals.clock.advance(RIVALRY_MS / 2)  # others still compete
     assert rivals.a._attempts._turns.crowded
     monkeypatch.delattr(intents.Intents, "_searched")  # the history is not searched for the outcome
@@ -235,10 +240,7 @@ def test_a_process_that_paused_publishes_no_intent_in_a_slot_that_was_dropped(
 def test_after_a_lost_swap_that_returned_no_row_no_intent_is_published_in_a_slot_that_was_dropped(
     rivals: Rivals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rivals.meanwhile(lambda: rivals.b.commit(Add("theirs")))
-    rivals.a.commit(Add("mine"))  # carried out by `b`
-    for _ in range(2 * intents.SLOT_COMMITS):
-        rivals.b.commit(Add("theirs"))
+    _drop_slot(rivals)
     rivals.clock.advance(2 * RIVALRY_MS)  # `a` commits first, and then remembers that others compete
 
     def without_row(swap: Callable[..., Swapped | Conflict]) -> Callable[..., Swapped | Conflict]:

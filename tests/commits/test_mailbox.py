@@ -54,7 +54,7 @@ def test_an_intent_arrives_and_makes_its_sender_near(opened: Opened) -> None:
 
 
 def test_a_sender_stays_near_while_its_commits_take_seconds(folder: Path) -> None:
-    """As on a database that is far away."""
+    """Commits take seconds if the database is far away."""
     clocks = SystemClock(), _Later()
     a, b = (SocketMailbox("a store", lambda node=node: node, clocks[node]) for node in (0, 1))
     with contextlib.closing(a), contextlib.closing(b):
@@ -69,7 +69,7 @@ def test_a_sender_stays_near_while_its_commits_take_seconds(folder: Path) -> Non
 
 
 class _Later(SystemClock):
-    """A clock on which more time has passed."""
+    """A clock that is `passed` milliseconds ahead."""
 
     def __init__(self) -> None:
         super().__init__()

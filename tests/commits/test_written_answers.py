@@ -236,7 +236,7 @@ def test_a_withdrawal_finds_the_answer_of_the_commit_that_came_before_it(
 def test_a_commit_with_an_answer_is_continued_after_a_deadline(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As by the next thread that leads the batch."""
+    """The next thread that leads the batch continues it with the same call."""
     rivals = Rivals(backend)
     assert isinstance(backend, Doubtful)
     attempts, clock = rivals.b._attempts, rivals.b._clock
